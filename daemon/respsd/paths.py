@@ -1,0 +1,37 @@
+"""Where respsd keeps its files: systemd's folders first, else the XDG base directories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+POLICIES = "policies"
+"""Folder of the policy store in the state directory."""
+TRANSITIONS = "transitions.db"
+"""File of the experience log in the state directory."""
+
+
+def state_dir() -> Path:
+    """What must outlive a restart.
+
+    `$STATE_DIRECTORY` (systemd), else `$XDG_STATE_HOME/respsd`, else `~/.local/state/respsd`.
+    """
+    return _folder("STATE_DIRECTORY", "XDG_STATE_HOME", ".local/state")
+
+
+def cache_dir() -> Path:
+    """What can be made again.
+
+    `$CACHE_DIRECTORY` (systemd), else `$XDG_CACHE_HOME/respsd`, else `~/.cache/respsd`.
+    """
+    return _folder("CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache")
+
+
+def _folder(systemd_variable: str, xdg_variable: str, below_home: str) -> Path:
+    granted = os.environ.get(systemd_variable, "").split(":")[0]  # systemd joins several folders with colons
+    if granted:
+        return Path(granted)
+    base = Path(os.environ.get(xdg_variable, ""))
+    if not base.is_absolute():  # the XDG specification has relative values ignored
+        base = Path.home() / below_home
+    return base / "respsd"

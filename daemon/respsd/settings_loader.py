@@ -1,0 +1,153 @@
+"""Makes `Settings` out of a TOML file, the environment and flags.
+
+Precedence, weakest first: default, file, environment (`RESPSD_*`, nested by `__`, as in
+`RESPSD_ENGINE__MAX_RUNNING=8`), flag. An unknown key is refused, whichever of the three it comes from, and every
+error names the key, where it was set, its value and the limit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import EnvSettingsSource
+
+from respsd.errors import SettingsError
+from respsd.settings import Settings
+
+Tree = dict[str, object]
+"""Setting names to values, sections as trees of their own."""
+Key = tuple[str, ...]
+
+PREFIX = "RESPSD_"
+SYSTEM_FILE = Path("/etc/respsd/respsd.toml")
+NOT_SETTINGS = frozenset({"RESPSD_ADDRESS"})
+"""Variables of the same prefix that other programs read: where the client commands find the daemon."""
+_SERVICE_LINK = re.compile(r"RESPSD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
+"""What Kubernetes puts into every container beside a service named respsd; no setting may be named like it."""
+
+
+def load_settings(flags: Mapping[str, object] | None = None, *, config: Path | None = None) -> Settings:
+    """Read all sources and return the checked settings.
+
+    `flags` maps names (nested mappings for sections) to values; None means that the flag was not given. `config` must
+    exist; without it the system's file, else the user's, is read if there is one. Raises SettingsError.
+    """
+    file = config or _default_file()
+    sources = [
+        (str(file), _read(file) if file else {}),
+        ("environment", _environment()),
+        ("flag", _given(flags or {})),
+    ]
+    merged: Tree = {}
+    origins: dict[Key, str] = {}
+    for origin, tree in sources:
+        _merge(merged, tree)
+        origins.update((key, _origin(origin, key)) for key in _leaves(tree))
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(detail, origins) for detail in error.errors())) from error
+
+
+def _default_file() -> Path | None:
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():
+        base = Path.home() / ".config"
+    return next((file for file in (SYSTEM_FILE, base / "respsd" / "respsd.toml") if file.is_file()), None)
+
+
+def _read(file: Path) -> Tree:
+    try:
+        with file.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise SettingsError(f"{file}: the settings file cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: this is not TOML: {error}") from error
+
+
+def _environment() -> Tree:
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS and not _SERVICE_LINK.fullmatch(name):
+            section, _, inner = name.removeprefix(PREFIX).lower().partition("__")
+            _check_variable(name, section, inner)
+    return EnvSettingsSource(Settings)()
+
+
+def _check_variable(name: str, section: str, inner: str) -> None:
+    """Refuse what pydantic-settings would pass over: a variable that belongs to no field, or a section as a whole."""
+    if section not in Settings.model_fields:
+        raise SettingsError(f"{name}: there is no such setting{_nearest(section, Settings)}")
+    if bool(inner) != (_section_of(Settings.model_fields[section]) is not None):
+        raise SettingsError(f"{name}: write {PREFIX}SECTION__NAME for a section's setting, {PREFIX}NAME for others")
+
+
+def _given(flags: Mapping[str, object]) -> Tree:
+    return {
+        name: _given(value) if isinstance(value, Mapping) else value
+        for name, value in flags.items()
+        if value is not None
+    }
+
+
+def _merge(into: Tree, tree: Mapping[str, object]) -> None:
+    for name, value in tree.items():
+        below = into.get(name)
+        if isinstance(below, dict) and isinstance(value, Mapping):
+            _merge(below, value)
+        else:
+            into[name] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _leaves(tree: Mapping[str, object], above: Key = ()) -> Iterator[Key]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name)
+
+
+def _origin(source: str, key: Key) -> str:
+    if source == "environment":
+        return PREFIX + "__".join(key).upper()
+    if source == "flag":
+        return "--" + "-".join(key).replace("_", "-")
+    return source
+
+
+def _explain(detail: ErrorDetails, origins: Mapping[Key, str]) -> str:
+    """One error as `engine.max_running (RESPSD_ENGINE__MAX_RUNNING): 0 is not allowed; ...`."""
+    path = tuple(str(part) for part in detail["loc"])
+    key = next((path[:size] for size in range(len(path), 0, -1) if path[:size] in origins), path)
+    where = f" ({origins[key]})" if key in origins else ""
+    name = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        return f"{name}{where}: there is no such setting{_nearest(path[-1], _model_at(path[:-1]))}"
+    limit = detail["msg"].removeprefix("Value error, ")
+    return f"{name}{where}: {detail['input']!r} is not allowed; {limit[:1].lower()}{limit[1:]}"
+
+
+def _nearest(name: str, model: type[BaseModel]) -> str:
+    close = difflib.get_close_matches(name, model.model_fields, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(model.model_fields)}"
+
+
+def _model_at(path: Key) -> type[BaseModel]:
+    model: type[BaseModel] = Settings
+    for part in path:
+        model = _section_of(model.model_fields[part]) or model
+    return model
+
+
+def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+    candidates = (field.annotation, *get_args(field.annotation))
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

@@ -1,0 +1,41 @@
+"""Feeds the metrics with what happens in the engine."""
+
+from __future__ import annotations
+
+from respsd.engine.events import RequestFinished
+from respsd.engine.hooks import EngineHooks
+from respsd.engine.window import StepMeasure
+from respsd.telemetry.metrics import Metrics
+
+FAULT = "fault"
+"""finish_reason of a request that ended by a fault."""
+
+
+class EngineMetrics(EngineHooks):
+    """The engine's hooks, counted."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def after_prefill(self, seconds_since_submit: float) -> None:
+        """The first token's time; the token itself belongs to no arm, since no tree made it."""
+        self._metrics.first_token(seconds_since_submit)
+
+    def after_step(self, arm: str, step: StepMeasure) -> None:
+        """Tokens and time of one sequence's step."""
+        seconds = (step.draft_ns + step.verify_ns + step.other_ns) / 1e9
+        self._metrics.tokens_generated(arm, step.committed_tokens, seconds)
+        self._metrics.tokens_followed(step.committed_tokens, seconds)
+        self._metrics.step_ran(step.applied, step.drafted_tokens, step.accepted_tokens)
+
+    def drafter_fault(self) -> None:
+        """A NaN or Inf in the drafts."""
+        self._metrics.draft_was_nan()
+
+    def after_request(self, finished: RequestFinished) -> None:
+        """A request that ended as asked, cancelled ones included."""
+        self._metrics.request_finished(finished.reason.value)
+
+    def request_failed(self) -> None:
+        """A request that ended by a fault."""
+        self._metrics.request_finished(FAULT)

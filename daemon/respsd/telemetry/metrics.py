@@ -1,0 +1,181 @@
+"""The Prometheus metrics, as one object that whoever has something to count is given.
+
+Tokens per second of an arm, its drafts' acceptance and the mean number of running requests are queries:
+
+    rate(respsd_generated_tokens_total[5m]) / rate(respsd_decode_seconds_total[5m])
+    rate(respsd_spec_accepted_tokens_total[5m]) / rate(respsd_spec_draft_tokens_total[5m])
+    avg_over_time(respsd_running_requests[5m])
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from respsd.address import split_host_port
+from respsd.control.action import Action
+from respsd.engine.api import EngineLoad
+from respsd.errors import SettingsError
+from respsd.experience.recorder import RecorderStatus
+
+OTHER = "other"
+"""Label of actions outside the table: clients may name any, and each label value is a series for ever."""
+
+_FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_INTER_TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """Every metric of the daemon; methods may be called from any thread."""
+
+    def __init__(self, registry: CollectorRegistry, actions: Iterable[Action] = ()) -> None:
+        """Register in `registry`; `actions` are those that get a label value of their own."""
+        self.registry = registry
+        self._actions = frozenset(actions)
+        self._requests = Counter(
+            "respsd_requests", "Finished requests by the reason of their end.", ["finish_reason"], registry=registry
+        )
+        self._tokens = Counter(
+            "respsd_generated_tokens", "Committed tokens by the arm that chose the trees.", ["arm"], registry=registry
+        )
+        self._decode_seconds = Counter(
+            "respsd_decode_seconds",
+            "Sequence-seconds of draft, verify and commit, by arm.",
+            ["arm"],
+            registry=registry,
+        )
+        self._first_token = Histogram(
+            "respsd_time_to_first_token_seconds",
+            "From the request's arrival to its first token.",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._inter_token = Histogram(
+            "respsd_inter_token_latency_seconds",
+            "Seconds per token after the first: a step's duration over its committed tokens.",
+            buckets=_INTER_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self._running = Gauge("respsd_running_requests", "Sequences in the engine.", registry=registry)
+        self._waiting = Gauge("respsd_waiting_requests", "Requests that wait for the engine.", registry=registry)
+        self._kv_usage = Gauge(
+            "respsd_kv_cache_usage_ratio", "Reserved share of the KV cache, 0 to 1.", registry=registry
+        )
+        self._drafted = Counter("respsd_spec_draft_tokens", "Drafted tokens that were verified.", registry=registry)
+        self._accepted = Counter("respsd_spec_accepted_tokens", "Drafted tokens that were kept.", registry=registry)
+        self._action_steps = Counter(
+            "respsd_action_steps", "Steps by the action that they ran.", ["action"], registry=registry
+        )
+        self._draft_nan = Counter(
+            "respsd_draft_nan", "Steps that decoded plainly because the drafter gave NaN or Inf.", registry=registry
+        )
+
+    def request_finished(self, finish_reason: str) -> None:
+        """Count a request that ended, by its FinishReason's value, or `error`."""
+        self._requests.labels(finish_reason).inc()
+
+    def tokens_generated(self, arm: str, tokens: int, decode_seconds: float) -> None:
+        """Count committed tokens and the decoding time that they took."""
+        self._tokens.labels(arm).inc(tokens)
+        self._decode_seconds.labels(arm).inc(decode_seconds)
+
+    def first_token(self, seconds: float) -> None:
+        """Observe the time from a request's arrival to its first token."""
+        self._first_token.observe(seconds)
+
+    def tokens_followed(self, tokens: int, seconds: float) -> None:
+        """Observe a step that committed `tokens` at once, `seconds` after the tokens before them."""
+        for _ in range(tokens):
+            self._inter_token.observe(seconds / tokens)
+
+    def step_ran(self, action: Action, drafted: int, accepted: int) -> None:
+        """Count a step and what became of its draft."""
+        self._action_steps.labels(str(action) if action in self._actions else OTHER).inc()
+        self._drafted.inc(drafted)
+        self._accepted.inc(accepted)
+
+    def draft_was_nan(self) -> None:
+        """Count a step that lost its speculation to a NaN or Inf of the drafter."""
+        self._draft_nan.inc()
+
+    def watch_load(self, load: Callable[[], EngineLoad]) -> None:
+        """Read running, waiting and KV usage from the engine whenever the metrics are scraped."""
+        self._running.set_function(lambda: load().running)
+        self._waiting.set_function(lambda: load().waiting)
+        self._kv_usage.set_function(lambda: _usage(load()))
+
+    def watch_recorder(self, status: Callable[[], RecorderStatus]) -> None:
+        """Read what became of the experience log's rows whenever the metrics are scraped."""
+        self.registry.register(_AtScrape(lambda: _recorder_metrics(status())))
+
+    def watch_policies(self, serving: Callable[[], Mapping[str, int | None]]) -> None:
+        """Read which version each alias serves, None for a built-in one, whenever the metrics are scraped."""
+        self.registry.register(_AtScrape(lambda: _policy_metrics(serving())))
+
+
+class _AtScrape(Collector):
+    """Metrics whose values someone else keeps."""
+
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        return self._read()
+
+
+def _recorder_metrics(status: RecorderStatus) -> Iterator[Metric]:
+    yield CounterMetricFamily("respsd_transitions_written", "Windows in the experience log.", value=status.written_rows)
+    dropped = CounterMetricFamily(
+        "respsd_transitions_dropped", "Windows that the log did not get, by reason.", labels=["reason"]
+    )
+    for reason, rows in status.dropped_rows.items():
+        dropped.add_metric([reason], rows)
+    yield dropped
+
+
+def _policy_metrics(serving: Mapping[str, int | None]) -> Iterator[Metric]:
+    info = GaugeMetricFamily(
+        "respsd_policy_info", "1 for the policy version that an arm runs now.", labels=["arm", "version"]
+    )
+    for arm, version in serving.items():
+        info.add_metric([arm, "built-in" if version is None else str(version)], 1)
+    yield info
+
+
+def _usage(load: EngineLoad) -> float:
+    return load.kv_tokens_reserved / load.kv_tokens_total if load.kv_tokens_total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A running endpoint."""
+
+    host: str
+    port: int
+    _server: WSGIServer
+    _thread: threading.Thread
+
+    def close(self) -> None:
+        """Stop answering and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(address: str, registry: CollectorRegistry) -> MetricsServer:
+    """Answer GET /metrics at HOST:PORT from a thread of its own; port 0 takes a free one.
+
+    Raises SettingsError where it cannot listen there.
+    """
+    host, port = split_host_port(address)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise SettingsError(f"metrics: {address!r} is not possible; {error.strerror}") from error
+    return MetricsServer(host, server.server_port, server, thread)

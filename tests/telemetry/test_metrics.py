@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from respsd.control.action import OFF, Action
+from respsd.engine.api import EngineLoad
+from respsd.engine.events import FinishReason, RequestFinished, Usage
+from respsd.engine.window import StepMeasure
+from respsd.errors import SettingsError
+from respsd.experience.recorder import RecorderStatus
+from respsd.telemetry.engine_metrics import EngineMetrics
+from respsd.telemetry.metrics import Metrics, serve_metrics
+
+SMALL = Action(4, 1, 2)
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Metrics:
+    return Metrics(registry, [OFF, SMALL])
+
+
+def test_tokens_and_seconds_add_up_by_arm(registry: CollectorRegistry, metrics: Metrics) -> None:
+    metrics.tokens_generated("champion", 3, 0.5)
+    metrics.tokens_generated("champion", 2, 0.25)
+    metrics.tokens_generated("baseline", 1, 1.0)
+    assert registry.get_sample_value("respsd_generated_tokens_total", {"arm": "champion"}) == 5
+    assert registry.get_sample_value("respsd_decode_seconds_total", {"arm": "champion"}) == 0.75
+    assert registry.get_sample_value("respsd_generated_tokens_total", {"arm": "baseline"}) == 1
+
+
+def test_actions_outside_the_table_share_a_label(registry: CollectorRegistry, metrics: Metrics) -> None:
+    for action in (SMALL, SMALL, OFF, Action(5, 1, 4), Action(6, 1, 5)):
+        metrics.step_ran(action, drafted=3, accepted=1)
+
+    def steps(action: str) -> float | None:
+        return registry.get_sample_value("respsd_action_steps_total", {"action": action})
+
+    assert (steps("4,1,2"), steps("off"), steps("other"), steps("5,1,4")) == (2, 1, 2, None)
+    assert registry.get_sample_value("respsd_spec_draft_tokens_total") == 15
+    assert registry.get_sample_value("respsd_spec_accepted_tokens_total") == 5
+
+
+def test_a_step_of_three_tokens_is_three_latencies(registry: CollectorRegistry, metrics: Metrics) -> None:
+    metrics.tokens_followed(3, 0.06)
+    assert registry.get_sample_value("respsd_inter_token_latency_seconds_count") == 3
+    assert registry.get_sample_value("respsd_inter_token_latency_seconds_sum") == pytest.approx(0.06)
+    assert registry.get_sample_value("respsd_inter_token_latency_seconds_bucket", {"le": "0.02"}) == 3
+    assert registry.get_sample_value("respsd_inter_token_latency_seconds_bucket", {"le": "0.01"}) == 0
+
+
+def test_the_load_is_read_at_each_scrape(registry: CollectorRegistry, metrics: Metrics) -> None:
+    loads = {"now": EngineLoad(2, 5, 250, 1000, 0.0)}
+    metrics.watch_load(lambda: loads["now"])
+    assert registry.get_sample_value("respsd_running_requests") == 2
+    assert registry.get_sample_value("respsd_waiting_requests") == 5
+    assert registry.get_sample_value("respsd_kv_cache_usage_ratio") == 0.25
+    loads["now"] = EngineLoad(0, 0, 0, 0, 0.0)
+    assert registry.get_sample_value("respsd_running_requests") == 0
+    assert registry.get_sample_value("respsd_kv_cache_usage_ratio") == 0
+
+
+def test_an_arm_has_one_policy_at_a_time(registry: CollectorRegistry, metrics: Metrics) -> None:
+    serving: dict[str, int | None] = {"champion": 1, "baseline": None}
+    metrics.watch_policies(lambda: serving)
+    serving["champion"] = 2
+    labels = [s.labels for m in registry.collect() if m.name == "respsd_policy_info" for s in m.samples]
+    assert labels == [{"arm": "champion", "version": "2"}, {"arm": "baseline", "version": "built-in"}]
+
+
+def test_what_happens_in_the_engine_is_counted(registry: CollectorRegistry, metrics: Metrics) -> None:
+    hooks = EngineMetrics(metrics)
+    hooks.after_prefill(0.3)
+    hooks.after_step(
+        "champion",
+        StepMeasure(
+            applied=SMALL, drafted_tokens=3, accepted_tokens=1, committed_tokens=2,
+            draft_ns=10_000_000, verify_ns=25_000_000, other_ns=5_000_000, batch_size=1,
+        ),
+    )  # fmt: skip
+    hooks.drafter_fault()
+    hooks.after_request(RequestFinished(FinishReason.EOS, Usage(1, 3), 0, 1, 3, 1, None, None))
+    hooks.request_failed()
+    expected = {
+        ("respsd_time_to_first_token_seconds_sum",): 0.3,
+        ("respsd_generated_tokens_total", "arm", "champion"): 2,
+        ("respsd_decode_seconds_total", "arm", "champion"): 0.04,
+        ("respsd_inter_token_latency_seconds_count",): 2,
+        ("respsd_inter_token_latency_seconds_sum",): 0.04,
+        ("respsd_action_steps_total", "action", "4,1,2"): 1,
+        ("respsd_spec_draft_tokens_total",): 3,
+        ("respsd_spec_accepted_tokens_total",): 1,
+        ("respsd_draft_nan_total",): 1,
+        ("respsd_requests_total", "finish_reason", "eos"): 1,
+        ("respsd_requests_total", "finish_reason", "fault"): 1,
+    }
+    for (name, *label), value in expected.items():
+        labels = {label[0]: label[1]} if label else {}
+        assert registry.get_sample_value(name, labels) == pytest.approx(value), name
+
+
+def test_rows_written_and_dropped_are_counted(registry: CollectorRegistry, metrics: Metrics) -> None:
+    status = RecorderStatus("ok", None, None, None, 0, 2, 7, {"queue_full": 1}, {"queue_full": 3})
+    metrics.watch_recorder(lambda: status)
+    assert registry.get_sample_value("respsd_transitions_written_total") == 7
+    assert registry.get_sample_value("respsd_transitions_dropped_total", {"reason": "queue_full"}) == 3
+
+
+def test_the_endpoint_answers_until_it_is_closed(registry: CollectorRegistry, metrics: Metrics) -> None:
+    metrics.request_finished("eos")
+    server = serve_metrics("127.0.0.1:0", registry)
+    url = f"http://127.0.0.1:{server.port}/metrics"
+    with urllib.request.urlopen(url) as answer:
+        assert b'respsd_requests_total{finish_reason="eos"} 1.0' in answer.read()
+    with pytest.raises(SettingsError, match=r"metrics: '127\.0\.0\.1:\d+' is not possible; Address already in use"):
+        serve_metrics(f"127.0.0.1:{server.port}", registry)
+    server.close()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from respsd.telemetry.sdnotify import Notifier
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """A service manager's socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(5)
+        yield listener
+
+
+def heard(manager: socket.socket, count: int) -> list[str]:
+    return [manager.recv(4096).decode() for _ in range(count)]
+
+
+def test_the_words_arrive_in_order(manager: socket.socket) -> None:
+    notifier = Notifier.from_environment({"NOTIFY_SOCKET": manager.getsockname()})
+    notifier.status("loading\nthe model")
+    notifier.extend_timeout(90.5)
+    notifier.ready()
+    notifier.alive()
+    notifier.stopping()
+    assert heard(manager, 5) == [
+        "STATUS=loading the model",
+        "EXTEND_TIMEOUT_USEC=90500000",
+        "READY=1",
+        "WATCHDOG=1",
+        "STOPPING=1",
+    ]
+
+
+def test_an_abstract_socket_is_written_with_an_at_sign() -> None:
+    name = f"respsd-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{name}")
+        manager.settimeout(5)
+        Notifier(f"@{name}").ready()
+        assert heard(manager, 1) == ["READY=1"]
+
+
+def test_without_a_manager_nothing_is_said() -> None:
+    notifier = Notifier.from_environment({})
+    notifier.ready()
+    assert notifier.watchdog_seconds is None
+
+
+def test_a_manager_that_is_gone_is_survived(tmp_path: Path) -> None:
+    Notifier(str(tmp_path / "nobody")).ready()
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "60000000"}, 60.0),
+        ({"WATCHDOG_USEC": "1500000", "WATCHDOG_PID": str(os.getpid())}, 1.5),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_the_watchdogs_interval_is_read(environment: dict[str, str], seconds: float | None) -> None:
+    assert Notifier.from_environment(environment).watchdog_seconds == seconds
