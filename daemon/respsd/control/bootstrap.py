@@ -1,0 +1,176 @@
+"""Opens the policies at start: makes the first versions where there are none, and never fails to serve.
+
+The champion must load, match its published hash and pass its golden check; else last-good serves, else the newest
+learned version that has been champion, else the baseline. A version that was never champion is no fallback: the learner
+is not necessarily good enough to serve. Such a replacement lasts until the next start and moves no alias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import structlog
+
+from policy_store import PolicyStore, StoreError, VersionSummary
+from respsd.control.action import Action, ActionTable
+from respsd.control.controller import Controller
+from respsd.control.loader import PolicyLoader
+from respsd.control.manifests import resps_manifest, static_manifest, triple
+from respsd.control.network import random_policy_weights
+from respsd.control.observation import ObservationSchema
+from respsd.control.reserve import excess
+from respsd.control.router import ALIASES, BASELINE, CHAMPION, LAST_GOOD, LEARNER, NAMED, PolicyRouter
+from respsd.control.static import StaticController
+from respsd.errors import PolicyRefused, SettingsError, UnknownPolicy
+
+ACTOR = "daemon"
+"""Who the audit log says made these changes."""
+
+log = structlog.get_logger(__name__)
+
+
+def open_policies(
+    store: PolicyStore | None,
+    table: ActionTable,
+    schema: ObservationSchema,
+    baseline_action: Action,
+    *,
+    rng: np.random.Generator,
+    code_version: str,
+    reserved: Action | None = None,
+    champion_temperature: float | None = None,
+    default: str = CHAMPION,
+) -> PolicyRouter:
+    """The router over a store's policies.
+
+    :param store: None, or one that fails, leaves the built-in baseline alone to serve (its decisions have no version)
+    :param table: the actions of a new learner
+    :param baseline_action: the constant that always works; where the stored baseline is another one, for this drafter
+        or machine, the alias moves on to it, and the champion with it if it was that baseline
+    :param rng: draws the first learner's weights
+    :param reserved: the largest action that the engine can run; None takes the largest of table and baseline
+    :param champion_temperature: None serves the champion's most probable action; else samples at this temperature
+    :param default: the version or alias for requests that name none; where it cannot serve, the champion does
+
+    Raises SettingsError where the baseline is larger than `reserved`, or the default is neither an alias nor stored.
+    """
+    reserved = reserved or ActionTable(tuple({baseline_action, *table.actions})).largest
+    over = excess(baseline_action, reserved)
+    if over is not None:
+        raise SettingsError(f"baseline action {baseline_action}: {over.knob} is over the engine's limit {over.limit}")
+    temperatures = {LEARNER: 1.0}  # its rows may train PPO, which needs the learner's own distribution
+    if champion_temperature is not None:
+        temperatures[CHAMPION] = champion_temperature
+    router = None
+    if store is not None:
+        try:
+            baseline = _ensure_baseline(store, baseline_action, code_version)
+            _ensure_learner(store, table, schema, rng, code_version)
+            router = _load_router(PolicyLoader(store, schema, reserved, temperatures), baseline_action, baseline)
+        except StoreError as fault:
+            log.error("policy_store_failed", fault=str(fault), instead=f"built-in baseline {baseline_action}")
+    store_works = router is not None
+    router = router or _built_in(baseline_action, reserved)
+    _use_by_default(router, default, store_works=store_works)
+    return router
+
+
+def _built_in(action: Action, reserved: Action) -> PolicyRouter:
+    def load(version: int) -> Controller:
+        raise PolicyRefused(version, "the policy store does not work")
+
+    controllers = {alias: StaticController(action, None, alias) for alias in (BASELINE, CHAMPION)}
+    return PolicyRouter(controllers, load, reserved)
+
+
+def _use_by_default(router: PolicyRouter, default: str, *, store_works: bool) -> None:
+    try:
+        router.use_by_default(default)
+    except (PolicyRefused, UnknownPolicy) as fault:
+        if store_works and isinstance(fault, UnknownPolicy) and default not in ALIASES:
+            raise SettingsError(f"control.policy: {fault}") from fault
+        log.error("default_policy_refused", policy=default, fault=str(fault), instead=CHAMPION)
+
+
+def _ensure_baseline(store: PolicyStore, action: Action, code_version: str) -> int:
+    """The version of the baseline, with `baseline` and `champion` pointing where they must."""
+    versions = store.list()
+    aliases = store.aliases()
+    version = _constant(versions, action, aliases.get(BASELINE))
+    if version is None:
+        draft = static_manifest(action, code_version=code_version, note="baseline")
+        version = store.create(draft, actor=ACTOR, reason="the baseline of this machine and drafter")
+    previous = aliases.get(BASELINE)
+    if previous != version:
+        store.set_alias(BASELINE, version, actor=ACTOR, reason=f"the baseline action is {action}")
+    if CHAMPION not in aliases or (aliases[CHAMPION] == previous and previous != version):
+        store.set_alias(CHAMPION, version, actor=ACTOR, reason="the baseline serves until a policy has proved better")
+    return version
+
+
+def _constant(versions: Sequence[VersionSummary], action: Action, preferred: int | None) -> int | None:
+    """A good version that always chooses `action`: the preferred one, else the newest."""
+    same = [each.version for each in versions if each.state == "good" and each.action == triple(action)]
+    return preferred if preferred in same else max(same, default=None)
+
+
+def _ensure_learner(
+    store: PolicyStore, table: ActionTable, schema: ObservationSchema, rng: np.random.Generator, code_version: str
+) -> None:
+    if LEARNER in store.aliases():
+        return
+    weights = random_policy_weights(schema.width, len(table), rng)
+    draft = resps_manifest(weights, table, schema, rng, code_version=code_version, note="random weights")
+    try:
+        version = store.create(draft, weights, actor=ACTOR, reason="the first learner")
+        store.set_alias(LEARNER, version, actor=ACTOR, reason="the first learner")
+    except StoreError as fault:  # a full disk, for one: what is there can serve all the same
+        log.error("learner_not_stored", fault=str(fault))
+
+
+def _load_router(loader: PolicyLoader, baseline_action: Action, baseline: int) -> PolicyRouter:
+    # The registry vouches for the baseline's action, so that it serves even where its folder is damaged.
+    controllers: dict[str, Controller] = {BASELINE: StaticController(baseline_action, baseline, BASELINE)}
+    refused: dict[str, PolicyRefused] = {}
+    for alias, version in loader.store.aliases().items():
+        if alias in (BASELINE, CHAMPION):
+            continue
+        try:
+            controllers[alias] = loader.controller(version, alias)
+        except PolicyRefused as fault:
+            log.warning("policy_refused", alias=alias, version=version, fault=fault.fault)
+            refused[alias] = fault
+    controllers[CHAMPION] = _champion(loader, baseline_action, baseline)
+    return PolicyRouter(controllers, lambda version: loader.controller(version, NAMED), loader.reserved, refused)
+
+
+def _champion(loader: PolicyLoader, baseline_action: Action, baseline: int) -> Controller:
+    skipped: set[int] = set()
+    for why, version in _champions(loader.store):
+        if version == baseline:
+            break
+        if version in skipped:
+            continue
+        try:
+            controller = loader.controller(version, CHAMPION)
+        except (PolicyRefused, UnknownPolicy) as fault:
+            log.error("champion_skipped", version=version, was=why, fault=str(fault))
+            skipped.add(version)
+        else:
+            if skipped:
+                log.warning("champion_replaced", version=version, was=why)
+            return controller
+    return StaticController(baseline_action, baseline, CHAMPION)
+
+
+def _champions(store: PolicyStore) -> Iterator[tuple[str, int]]:
+    """Versions that may serve in the champion's place, itself first, and what each was."""
+    aliases = store.aliases()
+    for alias in (CHAMPION, LAST_GOOD):
+        if alias in aliases:
+            yield alias, aliases[alias]
+    served = {entry.to_version for entry in store.audit() if entry.alias == CHAMPION}
+    for each in reversed(store.list()):
+        if each.version in served and each.kind == "resps":  # an older constant is no better than the baseline
+            yield "former champion", each.version

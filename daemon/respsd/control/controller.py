@@ -1,0 +1,43 @@
+"""The border between the engine and whoever chooses actions: one question per window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from respsd.control.action import Action
+
+Vector = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One window's action and everything a learner must know about how it was drawn."""
+
+    action: Action
+    log_prob: float
+    """Natural log of the exact probability with which the action was drawn; 0.0 for a deterministic choice."""
+    arm: str
+    """Which alias chose: baseline, champion, learner, candidate, last-good; `fixed` for the request's own action,
+    `named` for a version that the request named by number."""
+    policy_version: int | None = None
+    action_index: int | None = None
+    """The action's number in the table of the policy that chose it."""
+    table_fingerprint: str | None = None
+    """`ActionTable.fingerprint` of that table."""
+
+
+class Controller(Protocol):
+    """Chooses a window's action from its observation. Immutable: a new version is a new controller."""
+
+    @property
+    def version(self) -> int | None:
+        """The policy version that this controller runs; None for a request's own fixed action."""
+        ...
+
+    def choose(self, observation: Vector, uniform: float) -> Decision:
+        """Choose for one window. `observation` is [schema.width]; `uniform` in [0, 1) is the only randomness."""
+        ...

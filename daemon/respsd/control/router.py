@@ -1,0 +1,185 @@
+"""Who chooses the draft trees of a request: its own action, the version or alias that it names, else the default."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+
+from respsd.control.action import Action
+from respsd.control.controller import Controller, Decision, Vector
+from respsd.control.reserve import excess
+from respsd.control.static import StaticController
+from respsd.engine.request import Speculation
+from respsd.errors import InvalidRequest, PolicyRefused, UnknownPolicy
+
+BASELINE, CHAMPION, CANDIDATE, LEARNER, LAST_GOOD = ALIASES = (
+    "baseline",
+    "champion",
+    "candidate",
+    "learner",
+    "last-good",
+)
+"""The aliases that the daemon itself moves; each is also the arm of the windows that it chose."""
+FIXED, NAMED = "fixed", "named"
+"""Arms of decisions that no alias made: the request's own action, a version that it named by number."""
+
+_NAMED_VERSIONS_KEPT = 8
+
+log = structlog.get_logger(__name__)
+
+
+class ControllerSource(Protocol):
+    """Where a request's controllers come from: asked once a window, so that a swap counts from the next window on."""
+
+    def current(self) -> Controller:
+        """The controller for the window that opens now."""
+        ...
+
+
+class PolicyRouter:
+    """Resolves requests to controllers. `resolve` and `swap` may be called from any thread at any time."""
+
+    def __init__(
+        self,
+        controllers: Mapping[str, Controller],
+        load: Callable[[int], Controller],
+        reserved: Action,
+        refused: Mapping[str, PolicyRefused] | None = None,
+    ) -> None:
+        """Start with these aliases.
+
+        :param controllers: by alias; `baseline` and `champion` must be among them
+        :param load: makes the controller of a version named by number; raises UnknownPolicy or PolicyRefused
+        :param reserved: the largest action that the engine can run
+        :param refused: aliases whose version cannot serve, and why; requests that name them get that error
+        """
+        for needed in (BASELINE, CHAMPION):
+            if needed not in controllers:
+                raise ValueError(f"the router needs a {needed}")
+        self._reserved = reserved
+        self._load = load
+        self._refused = dict(refused or {})
+        self._default = CHAMPION
+        self._lock = threading.Lock()
+        self._named: OrderedDict[int, ControllerSource] = OrderedDict()
+        self._faults: dict[int | None, int] = {}
+        self._baseline = controllers[BASELINE]
+        self._aliases = {alias: self._guard(controller) for alias, controller in controllers.items()}
+
+    def resolve(self, speculation: Speculation) -> ControllerSource:
+        """Who chooses for a request.
+
+        Raises InvalidRequest (an action that the engine cannot run), UnknownPolicy or PolicyRefused.
+        """
+        if speculation.action is not None:
+            if speculation.policy is not None:
+                raise InvalidRequest("policy", speculation.policy, "a request has an action or a policy, not both")
+            return _Constant(StaticController(self._legal(speculation.action), None, FIXED))
+        name = self._default if speculation.policy is None else speculation.policy
+        if name in self._aliases:
+            return _Alias(self, name)
+        if name in self._refused:
+            raise self._refused[name]
+        if name.isascii() and name.isdecimal() and len(name) < 19:
+            return self._version(int(name))
+        raise UnknownPolicy(name)
+
+    def swap(self, alias: str, controller: Controller) -> None:
+        """Let `controller` serve `alias` from every request's next window on."""
+        with self._lock:
+            # a new dict by one assignment: a window that opens meanwhile sees the old one or the new one, whole
+            self._aliases = {**self._aliases, alias: self._guard(controller)}
+
+    def use_by_default(self, name: str) -> None:
+        """Let requests that name no policy have this version or alias; raises UnknownPolicy or PolicyRefused."""
+        self.resolve(Speculation(policy=name))
+        self._default = name
+
+    def serving(self) -> dict[str, int | None]:
+        """The version that each alias has now; None for one that no store keeps."""
+        return {alias: controller.version for alias, controller in self._aliases.items()}
+
+    def controller(self, alias: str) -> Controller:
+        """The controller that serves an alias now; raises UnknownPolicy."""
+        try:
+            return self._aliases[alias]
+        except KeyError:
+            raise UnknownPolicy(alias) from None
+
+    def faults(self) -> dict[int | None, int]:
+        """Windows that the baseline had to choose because a policy failed, by that policy's version."""
+        with self._lock:
+            return dict(self._faults)
+
+    def _legal(self, action: Action) -> Action:
+        over = excess(action.validated(), self._reserved)
+        if over is not None:
+            raise InvalidRequest(f"action.{over.knob}", over.value, f"memory is reserved for at most {over.limit}")
+        return action
+
+    def _version(self, version: int) -> ControllerSource:
+        with self._lock:
+            source = self._named.pop(version, None)
+            if source is None:
+                source = _Constant(self._guard(self._load(version)))
+            self._named[version] = source  # the most recently used is last
+            if len(self._named) > _NAMED_VERSIONS_KEPT:
+                self._named.popitem(last=False)
+        return source
+
+    def _guard(self, controller: Controller) -> Controller:
+        if isinstance(controller, StaticController):
+            return controller
+        return _Guarded(controller, self._baseline, self._count_fault)
+
+    def _count_fault(self, version: int | None, fault: Exception) -> None:
+        with self._lock:
+            self._faults[version] = self._faults.get(version, 0) + 1
+            first = self._faults[version] == 1
+        if first:  # a broken policy fails at every window: say it once, count the rest
+            log.error("policy_failed", version=version, fault=str(fault), instead="baseline")
+
+
+class _Constant:
+    """The same controller for every window."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def current(self) -> Controller:
+        return self._controller
+
+
+class _Alias:
+    """Whatever controller the alias has when a window opens."""
+
+    def __init__(self, router: PolicyRouter, alias: str) -> None:
+        self._router = router
+        self._alias = alias
+
+    def current(self) -> Controller:
+        return self._router.controller(self._alias)
+
+
+class _Guarded:
+    """A policy whose failure costs the window its policy, never the request: the baseline chooses instead."""
+
+    def __init__(self, inner: Controller, baseline: Controller, count: Callable[[int | None, Exception], None]) -> None:
+        self._inner = inner
+        self._baseline = baseline
+        self._count = count
+
+    @property
+    def version(self) -> int | None:
+        return self._inner.version
+
+    def choose(self, observation: Vector, uniform: float) -> Decision:
+        try:
+            return self._inner.choose(observation, uniform)
+        except Exception as fault:  # noqa: BLE001 - whatever a policy does, the request goes on
+            self._count(self._inner.version, fault)
+            return self._baseline.choose(observation, uniform)
