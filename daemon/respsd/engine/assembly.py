@@ -1,0 +1,133 @@
+"""Puts an engine together: models from checkpoint folders, then the loop around them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+import torch
+
+from respsd.clock import Clock
+from respsd.control.action import Action
+from respsd.control.observation import ObservationBuilder, ObservationSchema
+from respsd.control.router import PolicyRouter
+from respsd.engine.admission import Admission
+from respsd.engine.api import ModelInfo
+from respsd.engine.checkpoint import load_drafter_checkpoint
+from respsd.engine.drafter import Drafter
+from respsd.engine.hooks import EngineHooks
+from respsd.engine.kv_cache import KvLayout, KvPool
+from respsd.engine.loop import EngineLoop, LoopLimits
+from respsd.engine.step import Stepper
+from respsd.engine.target import Target
+from respsd.engine.tokenizer import HfTokenizer
+from respsd.errors import SettingsError
+from respsd.experience.records import ExperienceSink
+
+log = structlog.get_logger(__name__)
+
+_KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.25}
+"""Of what is free on a GPU once the weights are there; of a machine's whole memory, which it shares with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What is served: target, drafter (None: plain decoding only) and tokenizer."""
+
+    target: Target
+    drafter: Drafter | None
+    tokenizer: HfTokenizer
+    info: ModelInfo
+
+    @property
+    def schema_features(self) -> int:
+        """Width of the features that observations are built from: 3 * hidden."""
+        return 3 * self.target.hidden_size
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes of the engine."""
+
+    reserved: Action
+    """Memory is kept for trees of this size; no larger action is taken."""
+    persistence: int = 10
+    """Steps of a window."""
+    kv_tokens: int | None = None
+    """KV budget; None: by the machine's memory."""
+    limits: LoopLimits = field(default_factory=LoopLimits)
+
+
+def load_models(
+    target_folder: Path,
+    drafter_folder: Path | None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    target_name: str | None = None,
+    drafter_name: str | None = None,
+) -> Models:
+    """Load checkpoints as published; raise CheckpointError where one is refused."""
+    target = Target.load(target_folder, dtype, device)
+    tokenizer = HfTokenizer.load(target_folder)
+    drafter = None
+    if drafter_folder is not None:
+        checkpoint = load_drafter_checkpoint(
+            drafter_folder, target_vocab_size=target.vocab_size, target_hidden_size=target.hidden_size
+        )
+        target.tap(checkpoint.aux_layers(target.layout.layers))
+        drafter = Drafter(checkpoint, target.embedding)
+    info = ModelInfo(
+        target=target_name or target_folder.name,
+        drafter=(drafter_name or drafter_folder.name) if drafter_folder is not None else None,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        vocab_size=target.vocab_size,
+        context_length=target.context_length,
+        eos_token_ids=tokenizer.eos_token_ids,
+    )
+    if drafter is None:
+        log.warning("no_drafter", detail="every request is decoded plainly until a drafter is given")
+    return Models(target, drafter, tokenizer, info)
+
+
+def build_engine(
+    models: Models,
+    router: PolicyRouter,
+    schema: ObservationSchema,
+    sink: ExperienceSink,
+    config: EngineConfig,
+    *,
+    uniform: Callable[[], float],
+    clock: Clock,
+    hooks: EngineHooks | None = None,
+) -> EngineLoop:
+    """The engine, not yet started. `uniform` draws from [0, 1) for policies that sample."""
+    hooks = hooks or EngineHooks()
+    pool = KvPool(config.kv_tokens or affordable_kv_tokens(models.target.layout))
+    stepper = Stepper(
+        models.target,
+        models.drafter,
+        ObservationBuilder(schema),
+        config.persistence,
+        uniform,
+        clock,
+        hooks,
+    )
+    admission = Admission(models.target, models.drafter, models.tokenizer, router, pool, config.reserved, clock)
+    return EngineLoop(models.info, models.tokenizer, stepper, admission, sink, config.limits, clock, hooks)
+
+
+def affordable_kv_tokens(layout: KvLayout) -> int:
+    """KV tokens that the device's memory can hold beside the weights."""
+    if layout.device.type == "cuda":
+        memory, _total = torch.cuda.mem_get_info(layout.device)
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    tokens = int(memory * _KV_MEMORY_SHARE[layout.device.type]) // layout.bytes_per_token
+    if tokens < 1:
+        raise SettingsError(f"device {layout.device}: {memory} bytes are too few for a KV cache")
+    return tokens

@@ -1,0 +1,108 @@
+"""The project's attention for unmodified transformers models: packed rows, each sequence against its own KV and mask.
+
+It is registered with transformers' AttentionInterface under `NAME`; every architecture that goes through that
+interface runs with it. One forward carries the new rows of many sequences side by side in a batch of one; `Segment`
+says which rows are whose. The segments of the forward in progress are handed over by `Target.forward` as a keyword
+argument of the model's call, which transformers passes through to this function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from respsd.engine.kv_cache import SequenceCache
+from respsd.errors import EngineFault
+
+NAME = "respsd"
+
+_FOLD_LIMIT = 128
+"""Rows up to which the query heads of one KV head are folded into one long query. Measured (bf16, one row): 4 times
+faster than `enable_gqa`; for prefill chunks both take the same time and folding would repeat a large mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One sequence's rows in a packed forward."""
+
+    cache: SequenceCache
+    rows: slice
+    """Its rows in the packed batch."""
+    mask: Tensor | None
+    """Additive, [rows, cache.length + rows], as `segment_mask` makes it; None: each row sees all."""
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(self.rows.stop - self.rows.start)
+
+
+def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -> Tensor:
+    """The additive mask of a segment whose rows see the whole prefix and, among themselves, `visible`.
+
+    :param visible: bool [rows, rows]: may row i see row j.
+    :param group: query heads per KV head, which the folded form repeats the rows for.
+    :return: [rows * group or rows, prefix + rows], 0 or -inf.
+    """
+    rows = visible.shape[0]
+    mask = torch.zeros((rows, prefix + rows), dtype=dtype, device=visible.device)
+    mask[:, prefix:].masked_fill_(~visible, float("-inf"))
+    return mask.repeat(group, 1) if rows <= _FOLD_LIMIT else mask
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """Attention of one segment.
+
+    :param query: [heads, rows, head_dim].
+    :param keys: [kv_heads, seen, head_dim]; `values` likewise.
+    :param mask: as `segment_mask` makes it.
+    :return: [rows, heads, head_dim].
+    """
+    heads, rows, head_dim = query.shape
+    kv_heads = keys.shape[0]
+    if rows <= _FOLD_LIMIT:
+        folded = query.reshape(1, kv_heads, heads // kv_heads * rows, head_dim)
+        out = F.scaled_dot_product_attention(folded, keys[None], values[None], attn_mask=mask, scale=scale)
+    else:
+        out = F.scaled_dot_product_attention(
+            query[None], keys[None], values[None], attn_mask=mask, scale=scale, enable_gqa=True
+        )
+    return out.view(heads, rows, head_dim).transpose(0, 1)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,  # [1, heads, rows, head_dim]
+    key: Tensor,  # [1, kv_heads, rows, head_dim]
+    value: Tensor,  # [1, kv_heads, rows, head_dim]
+    _attention_mask: Tensor | None,
+    scaling: float | None = None,
+    segments: Sequence[Segment] | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """transformers' attention signature; returns [1, rows, heads, head_dim] and no weights."""
+    if segments is None or softcap is not None or s_aux is not None:
+        raise EngineFault("this architecture's attention (soft caps, sinks or a lost KV cache) is not supported")
+    layer = module.layer_idx
+    if not isinstance(layer, int):
+        raise EngineFault("the attention layer has no index")
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    parts = []
+    for segment in segments:
+        rows = segment.rows
+        keys, values = segment.cache.write(layer, segment.cache.length, key[0, :, rows], value[0, :, rows])
+        parts.append(attend(query[0, :, rows], keys, values, segment.mask, scale))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return out[None], None
+
+
+def register() -> None:
+    """Make the attention known to transformers; harmless when repeated."""
+    AttentionInterface.register(NAME, packed_attention)

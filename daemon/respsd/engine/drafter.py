@@ -1,0 +1,138 @@
+"""The EAGLE-3 drafter: one decoder layer over (next token's embedding, feature) pairs.
+
+Words: a *row* t of the drafter holds the feature of position t and the token of position t + 1. On the committed
+prefix the feature is the target's (three taps through `fc`); inside a draft tree it is the drafter's own output for
+the row's parent. See notes on EAGLE-3 (arXiv 2503.01840) and `tree.py` for how rows become a tree.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from respsd.engine.attention import attend, segment_mask
+from respsd.engine.checkpoint import DrafterCheckpoint
+from respsd.engine.drafter_config import AUX_STATES
+from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.engine.rope import RotaryEmbedding
+
+_EXTEND_CHUNK = 512
+"""Prefix rows per pass, which bounds the attention mask of a long catch-up."""
+
+
+class Drafter:
+    """A loaded drafter; stateless but for its weights, so one serves every sequence."""
+
+    def __init__(self, checkpoint: DrafterCheckpoint, target_embedding: Tensor) -> None:
+        config, device, dtype = checkpoint.config, target_embedding.device, target_embedding.dtype
+        self.config = config
+        weights = {name: tensor.to(device, dtype) for name, tensor in checkpoint.tensors.items()}
+        self._embedding = weights.get("embed_tokens.weight", target_embedding)
+        self._fc = weights["fc.weight"]
+        self._joined_norm = weights.get("input_norm.weight")
+        self._fc_norms = [weights[f"fc_norm.{i}.weight"] for i in range(AUX_STATES)] if config.fc_norm else None
+        self._token_norm = weights["layer.input_layernorm.weight"]
+        self._feature_norm = weights["layer.hidden_norm.weight"]
+        self._mlp_norm = weights["layer.post_attention_layernorm.weight"]
+        self._final_norm = weights["norm.weight"]
+        # Fused once: a draft level is a handful of small products, so each launch saved counts.
+        self._qkv = torch.cat([weights[f"layer.self_attn.{x}_proj.weight"] for x in "qkv"])
+        self._qkv_bias = (
+            torch.cat([weights[f"layer.self_attn.{x}_proj.bias"] for x in "qkv"]) if config.attention_bias else None
+        )
+        self._o = weights["layer.self_attn.o_proj.weight"]
+        self._o_bias = weights.get("layer.self_attn.o_proj.bias")
+        self._gate_up = torch.cat([weights["layer.mlp.gate_proj.weight"], weights["layer.mlp.up_proj.weight"]])
+        self._down = weights["layer.mlp.down_proj.weight"]
+        self._lm_head = weights["lm_head.weight"]
+        self.draft_to_target = checkpoint.draft_to_target.to(device)  # int64 [draft_vocab], absolute ids
+        self._rotary = RotaryEmbedding(config.rope, device)
+        self.layout = KvLayout(1, config.kv_heads, config.head_dim, dtype, device)
+        self._group = config.heads // config.kv_heads
+        self._scale = config.head_dim**-0.5
+
+    def extend(self, cache: SequenceCache, tokens: Tensor, features: Tensor) -> Tensor:
+        """Append committed rows to the cache and return the last row's output, [1, hidden].
+
+        :param tokens: int64 [rows], each the token that follows its row's position.
+        :param features: [rows, 3 * target hidden], the target's taps.
+        """
+        out = features
+        for start in range(0, tokens.shape[0], _EXTEND_CHUNK):
+            chunk = slice(start, start + _EXTEND_CHUNK)
+            count = tokens[chunk].shape[0]
+            mask = None
+            if count > 1:
+                causal = torch.ones((count, count), dtype=torch.bool, device=tokens.device).tril()
+                mask = segment_mask(causal, cache.length, self._group, self.layout.dtype)
+            positions = torch.arange(cache.length, cache.length + count, device=tokens.device)
+            out = self.forward(cache, cache.length, tokens[chunk], self.fuse(features[chunk]), positions, mask)
+            cache.length += count
+        return out[-1:]
+
+    def expand(
+        self, cache: SequenceCache, offset: int, tokens: Tensor, features: Tensor, level: int, visible: Tensor
+    ) -> Tensor:
+        """Run one frontier of a draft tree; its rows become scratch at `cache.length + offset`.
+
+        :param tokens: int64 [frontier]; `features` [frontier, hidden], the outputs of their parents.
+        :param level: expansions before this one; all rows share one rotary position.
+        :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
+        :return: outputs, [frontier, hidden].
+        """
+        prefix = cache.length
+        mask = torch.zeros((visible.shape[0], prefix + visible.shape[1]), dtype=self.layout.dtype, device=tokens.device)
+        mask[:, prefix:].masked_fill_(~visible, float("-inf"))
+        positions = torch.full_like(tokens, prefix + level)
+        return self.forward(cache, prefix + offset, tokens, features, positions, mask.repeat(self._group, 1))
+
+    def fuse(self, taps: Tensor) -> Tensor:
+        """Target taps to drafter features: [rows, 3 * target hidden] -> [rows, hidden]."""
+        if self._joined_norm is not None:
+            taps = self._norm(taps, self._joined_norm)
+        if self._fc_norms is not None:
+            states = taps.chunk(AUX_STATES, dim=-1)
+            normed = [self._norm(state, weight) for state, weight in zip(states, self._fc_norms, strict=True)]
+            taps = torch.cat(normed, dim=-1)
+        return F.linear(taps, self._fc)
+
+    def forward(
+        self,
+        cache: SequenceCache,
+        start: int,
+        tokens: Tensor,  # int64 [rows]
+        features: Tensor,  # [rows, hidden]
+        positions: Tensor,  # int64 [rows]
+        mask: Tensor | None,  # additive, [rows * group, start + rows]
+    ) -> Tensor:
+        """The decoder layer: outputs [rows, hidden], the recurrent feature of each row's children."""
+        config, rows = self.config, tokens.shape[0]
+        embedded = self._norm(F.embedding(tokens, self._embedding), self._token_norm)
+        normed = self._norm(features, self._feature_norm)
+        residual = normed if config.norm_before_residual else features
+        qkv = F.linear(torch.cat((embedded, normed), dim=-1), self._qkv, self._qkv_bias)
+        qkv = qkv.view(rows, config.heads + 2 * config.kv_heads, config.head_dim).transpose(0, 1)
+        rotated, values = qkv.tensor_split((config.heads + config.kv_heads,))
+        cos, sin = self._rotary.cos_sin(positions, rotated.dtype)  # [rows, head_dim]
+        rotated = rotated * cos + _rotate_half(rotated) * sin  # [heads + kv_heads, rows, head_dim]
+        query, keys = rotated.tensor_split((config.heads,))
+        seen_keys, seen_values = cache.write(0, start, keys, values)
+        attended = attend(query, seen_keys, seen_values, mask, self._scale).reshape(rows, -1)
+        hidden = residual + F.linear(attended, self._o, self._o_bias)
+        gate, up = F.linear(self._norm(hidden, self._mlp_norm), self._gate_up).chunk(2, dim=-1)
+        hidden = hidden + F.linear(F.silu(gate) * up, self._down)
+        return self._norm(hidden, self._final_norm) if config.norm_output else hidden
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """Log-probabilities over the draft vocabulary in float32, [rows, draft_vocab]."""
+        normed = hidden if self.config.norm_output else self._norm(hidden, self._final_norm)
+        return F.linear(normed, self._lm_head).float().log_softmax(dim=-1)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+
+
+def _rotate_half(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)

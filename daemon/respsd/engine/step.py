@@ -1,0 +1,266 @@
+"""One step for a batch of sequences: draft, verify, commit. The hot path of the daemon.
+
+committed tokens of a step = accepted drafted tokens + the bonus token, cut at the first boundary (EOS, stop, budget,
+context end); everything else about a request, its KV, usage, text and rows, describes that same cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from respsd.clock import Clock
+from respsd.control.action import OFF, Action
+from respsd.control.controller import Vector
+from respsd.control.observation import ObservationBuilder
+from respsd.engine.drafter import Drafter
+from respsd.engine.hooks import EngineHooks
+from respsd.engine.sampling import argmax_rows
+from respsd.engine.sequence import Sequence
+from respsd.engine.target import Rows, Target, TargetOutput
+from respsd.engine.tree import DraftTree, draft_tree, root_only
+from respsd.engine.walk import Draw, Walk, walk
+from respsd.engine.window import StepMeasure, Window
+from respsd.errors import EngineFault
+
+_PENDING_LIMIT = 256
+"""Rows that may wait for the drafter while a sequence decodes plainly, which bounds the features kept for it."""
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One sequence's part of a step in progress."""
+
+    sequence: Sequence
+    applied: Action
+    tree: DraftTree
+
+
+class Stepper:
+    """Runs prefill chunks and steps; owns no queue and no thread."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        observations: ObservationBuilder,
+        persistence: int,
+        uniform: Callable[[], float],
+        clock: Clock,
+        hooks: EngineHooks,
+    ) -> None:
+        """:param persistence: steps of a window; `uniform` draws from [0, 1) for policies that sample."""
+        self._target = target
+        self._drafter = drafter
+        self._observations = observations
+        self._persistence = persistence
+        self._uniform = uniform
+        self._clock = clock
+        self._hooks = hooks
+
+    def prefill(self, sequence: Sequence, chunk: int) -> bool:
+        """Put the next `chunk` prompt tokens into the KV cache; True once the first output token is known."""
+        started = self._clock.monotonic_ns()
+        prompt, start = sequence.request.prompt_ids, sequence.cache.length
+        end = min(start + chunk, len(prompt))
+        output = self._target.forward([self._prompt_rows(sequence, start, end)])[0]
+        sequence.cache.commit(list(range(end - start)))
+        sequence.last_features = output.features[-1]
+        final = end == len(prompt)
+        if final:
+            token = sequence.sampler.sample(output.logits[0], end, ())
+            self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
+            sequence.emit([token])
+        else:
+            self._feed_drafter(sequence, list(prompt[start + 1 : end + 1]), output.features, keep_last=False)
+        sequence.prefill_ns += self._clock.monotonic_ns() - started
+        return final
+
+    def decode(self, batch: list[Sequence]) -> None:
+        """One step of every sequence: draft, verify all trees in one target forward, commit."""
+        opened = self._clock.monotonic_ns()
+        for sequence in batch:
+            if sequence.window is None:
+                self._open_window(sequence, len(batch))
+        began = self._clock.monotonic_ns()
+        drafts = [self._draft(sequence) for sequence in batch]
+        drafted = self._clock.monotonic_ns()
+        outputs = self._target.forward([self._tree_rows(draft) for draft in drafts])
+        greedy = [self._greedy_tokens(draft.sequence, output) for draft, output in zip(drafts, outputs, strict=True)]
+        verified = self._clock.monotonic_ns()
+        walks = [
+            self._commit(draft, output, tokens) for draft, output, tokens in zip(drafts, outputs, greedy, strict=True)
+        ]
+        ended = self._clock.monotonic_ns()
+        other = (began - opened) + (ended - verified)
+        for draft, path in zip(drafts, walks, strict=True):
+            if path is not None:
+                self._account(draft, path, len(batch), drafted - began, verified - drafted, other)
+
+    def close_window(self, sequence: Sequence, *, truncated: bool) -> None:
+        """Turn the open window, if any, into a transition of the sequence."""
+        if sequence.window is not None:
+            row = sequence.window.close(self._observations.schema.fingerprint, truncated=truncated)
+            if row is not None:
+                sequence.transitions.append(row)
+            sequence.window = None
+
+    def _open_window(self, sequence: Sequence, batch_size: int) -> None:
+        signals = sequence.signals.vector(
+            context_length=sequence.cache.length,
+            context_limit=self._target.context_length,
+            batch_size=batch_size,
+            temperature=sequence.request.sampling.temperature,
+        )
+        assert sequence.last_features is not None
+        observation: Vector = self._observations.build(sequence.last_features.float().cpu().numpy(), signals)
+        decision = sequence.controllers.current().choose(observation, self._uniform())
+        sequence.window = Window(sequence.windows, self._clock.time_ns(), observation, decision, sequence.cache.length)
+        if sequence.windows == 0:
+            sequence.version_first = decision.policy_version
+        sequence.version_last = decision.policy_version
+        sequence.windows += 1
+
+    def _draft(self, sequence: Sequence) -> _Draft:
+        assert sequence.window is not None
+        root = torch.tensor([sequence.root], device=self._target.layout.device)
+        action = self._clamp(sequence, sequence.window.decision.action)
+        if action.is_off or self._drafter is None or sequence.draft_cache is None:
+            if len(sequence.pending) > _PENDING_LIMIT:
+                self._catch_up(sequence)
+            return _Draft(sequence, OFF, root_only(root))
+        output = self._catch_up(sequence)
+        return _Draft(sequence, action, draft_tree(self._drafter, sequence.draft_cache, root, output, action))
+
+    def _clamp(self, sequence: Sequence, action: Action) -> Action:
+        """Cut the action to what can still be used: the drafter's pool, the context's rest, the output's budget.
+
+        A step commits at most one token more than its tree is deep, so a tree deeper than the rest of the budget
+        less one is work thrown away; with one token left, the step decodes plainly.
+        """
+        if action.is_off or self._drafter is None or sequence.draft_cache is None:
+            return OFF
+        context_left = self._target.context_length - 1 - sequence.cache.length  # positions behind the root
+        budget_left = sequence.request.stopping.max_new_tokens - len(sequence.output)
+        depth = min(action.depth, context_left - 1, budget_left - 2)
+        if depth < 0:
+            return OFF
+        top_k = min(action.top_k, self._drafter.config.draft_vocab_size)
+        pool = Action(action.total_tokens, depth, top_k).pool
+        return Action(min(action.total_tokens, pool), depth, top_k)
+
+    def _greedy_tokens(self, sequence: Sequence, output: TargetOutput) -> list[int] | None:
+        """Every node's best token in one transfer, where the device is not the processor.
+
+        On the processor the sampler looks at the visited rows alone, which is less work and needs no transfer.
+        """
+        if output.logits.device.type == "cpu" or not sequence.sampler.is_plain_greedy:
+            return None
+        # A row with NaN gives -1 and is left to the sampler, which names the fault.
+        return argmax_rows(output.logits).tolist()
+
+    def _commit(self, draft: _Draft, output: TargetOutput, greedy: list[int] | None) -> Walk | None:
+        """Walk the tree by the target's tokens and keep the path's KV and features; None where the target failed."""
+        sequence, tree = draft.sequence, draft.tree
+        position = sequence.cache.length + 1  # of the token drawn at the root
+
+        def draw(node: int, path: list[int]) -> int:
+            if greedy is not None and greedy[node] >= 0:
+                return greedy[node]
+            return sequence.sampler.sample(output.logits[node], position + len(path), path)
+
+        try:
+            path = self._walk(draft, draw)
+        except EngineFault as fault:
+            sequence.fail(fault)
+            return None
+        sequence.cache.commit(path.nodes)
+        kept = output.features if len(path.nodes) == tree.size else output.features[path.nodes]
+        sequence.last_features = kept[-1]
+        if sequence.draft_cache is not None:
+            sequence.pending.add(path.tokens, kept)
+        return path
+
+    def _walk(self, draft: _Draft, draw: Draw) -> Walk:
+        """Walk the tree and tell the signals what came of it; a tree with NaN or Inf is cut to its root."""
+        tree = draft.tree
+        tokens, parents = tree.tokens.cpu().numpy(), tree.parents.cpu().numpy()
+        log_probs, depths = tree.log_probs.tolist()[1:], tree.depths.tolist()[1:]
+        entropy = 0.0 if tree.root_entropy is None else float(tree.root_entropy)
+        if not math.isfinite(sum(log_probs)):
+            self._hooks.drafter_fault()
+            draft.applied, log_probs, depths, entropy = OFF, [], [], 0.0
+            tokens, parents = tokens[:1], parents[:1]
+        path = walk(tokens, parents, draw)
+        draft.sequence.signals.observe_step(draft.applied, log_probs, depths, entropy, path.accepted)
+        return path
+
+    def _account(
+        self, draft: _Draft, path: Walk, batch_size: int, draft_ns: int, verify_ns: int, other_ns: int
+    ) -> None:
+        """Emit the step's tokens and book them, with the step's time, to the sequence's window."""
+        sequence = draft.sequence
+        assert sequence.window is not None
+        committed = sequence.emit(path.tokens)
+        measure = StepMeasure(
+            applied=draft.applied,
+            drafted_tokens=draft.tree.size - 1,
+            accepted_tokens=min(committed, path.accepted),
+            committed_tokens=committed,
+            draft_ns=draft_ns,
+            verify_ns=verify_ns,
+            other_ns=other_ns,
+            batch_size=batch_size,
+        )
+        sequence.window.add(measure)
+        sequence.steps += 1
+        sequence.drafted_tokens += measure.drafted_tokens
+        sequence.accepted_tokens += measure.accepted_tokens
+        sequence.decode_ns += draft_ns + verify_ns + other_ns
+        self._hooks.after_step(sequence.window.decision.arm, measure)
+        if sequence.window.steps >= self._persistence and sequence.ended is None:
+            self.close_window(sequence, truncated=False)
+
+    def _prompt_rows(self, sequence: Sequence, start: int, end: int) -> Rows:
+        device, count = self._target.layout.device, end - start
+        final = end == len(sequence.request.prompt_ids)
+        return Rows(
+            cache=sequence.cache,
+            tokens=torch.tensor(sequence.request.prompt_ids[start:end], device=device),
+            positions=torch.arange(start, end, device=device),
+            visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
+            scored=torch.arange(count - 1 if final else count, count, device=device),
+        )
+
+    def _tree_rows(self, draft: _Draft) -> Rows:
+        tree, cache = draft.tree, draft.sequence.cache
+        return Rows(
+            cache=cache,
+            tokens=tree.tokens,
+            positions=tree.depths + cache.length,
+            visible=tree.visible,
+            scored=torch.arange(tree.size, device=tree.tokens.device),
+        )
+
+    def _feed_drafter(self, sequence: Sequence, tokens: list[int], features: Tensor, *, keep_last: bool) -> None:
+        """Give prompt rows to the drafter; the last one stays pending where the next step starts from it."""
+        if sequence.draft_cache is None or self._drafter is None:
+            return
+        sequence.pending.add(tokens, features)
+        pending_tokens, pending_features = sequence.pending.take()
+        split = len(pending_tokens) - keep_last
+        if split:
+            self._drafter.extend(sequence.draft_cache, pending_tokens[:split], pending_features[:split])
+        if keep_last:
+            sequence.pending.add(tokens[-1:], pending_features[split:])
+
+    def _catch_up(self, sequence: Sequence) -> Tensor:
+        """Run the drafter over all pending rows; returns its output at the root's row, [1, hidden]."""
+        if self._drafter is None or sequence.draft_cache is None:
+            raise EngineFault("a sequence without a drafter was to be drafted")
+        tokens, features = sequence.pending.take()
+        return self._drafter.extend(sequence.draft_cache, tokens, features)

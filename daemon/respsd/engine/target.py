@@ -1,0 +1,157 @@
+"""The target: a Hugging Face causal LM, run unmodified, one packed forward for the new rows of many sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from respsd.engine import attention
+from respsd.engine.attention import Segment
+from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.errors import CheckpointError
+
+_LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """New rows of one sequence for a forward: tokens that follow `cache.length` committed ones."""
+
+    cache: SequenceCache
+    tokens: Tensor  # int64 [rows]
+    positions: Tensor  # int64 [rows], absolute
+    visible: Tensor | None  # bool [rows, rows]: may row i see row j; None where there is one row
+    scored: Tensor  # int64 [scored]: rows whose logits are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOutput:
+    """What one sequence gets back from a forward."""
+
+    logits: Tensor  # [scored, vocab]
+    features: Tensor  # [rows, 3 * hidden]: inputs of layers 2, L // 2 and L - 3, low | mid | high
+
+
+class Target:
+    """A loaded model with the project's attention, its feature taps and its KV layout."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        attention.register()
+        model.set_attn_implementation(attention.NAME)
+        model.train(mode=False)
+        self._model = model.requires_grad_(False)
+        config = model.config.get_text_config()
+        self.config = config
+        self.vocab_size = int(config.vocab_size)
+        self.hidden_size = int(config.hidden_size)
+        self.context_length = _context_length(config)
+        layers = int(config.num_hidden_layers)
+        heads = int(config.num_attention_heads)
+        kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+        head_dim = int(getattr(config, "head_dim", None) or self.hidden_size // heads)
+        self.group = heads // kv_heads
+        self.layout = KvLayout(layers, kv_heads, head_dim, model.dtype, model.device)
+        self._taps: dict[int, Tensor] = {}
+        self._hooks: list[RemovableHandle] = []
+        self.tap(default_feature_layers(layers))
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
+        """Load a checkpoint folder; raise CheckpointError where this engine cannot run it exactly."""
+        try:
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            _check_rope(config.get_text_config(), str(folder / "config.json"))
+            attention.register()
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, local_files_only=True, attn_implementation=attention.NAME
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(str(folder), str(error)) from error
+        return cls(cast("PreTrainedModel", nn.Module.to(model, device)))
+
+    @property
+    def embedding(self) -> Tensor:
+        """Token embeddings, [vocab, hidden]: what a drafter without its own uses."""
+        embedding = self._model.get_input_embeddings()
+        assert isinstance(embedding, nn.Embedding)
+        return embedding.weight.detach()
+
+    def forward(self, batch: Sequence[Rows]) -> list[TargetOutput]:
+        """Run the new rows of all sequences in one packed forward; their KV becomes scratch behind each prefix."""
+        segments: list[Segment] = []
+        scored: list[Tensor] = []
+        start = 0
+        for rows in batch:
+            count = rows.tokens.shape[0]
+            mask = None
+            if rows.visible is not None:
+                mask = attention.segment_mask(rows.visible, rows.cache.length, self.group, self.layout.dtype)
+            segments.append(Segment(rows.cache, slice(start, start + count), mask))
+            scored.append(rows.scored + start if start else rows.scored)
+            start += count
+        logits = self._model(
+            input_ids=_pack([rows.tokens for rows in batch])[None],  # [1, rows]
+            position_ids=_pack([rows.positions for rows in batch])[None],
+            use_cache=False,
+            logits_to_keep=_pack(scored),
+            segments=segments,
+        ).logits[0]  # [scored, vocab]
+        features = torch.cat([self._taps[layer][0] for layer in self.feature_layers], dim=-1)  # [rows, 3 * hidden]
+        outputs, first = [], 0
+        for rows, segment in zip(batch, segments, strict=True):
+            last = first + rows.scored.shape[0]
+            outputs.append(TargetOutput(logits[first:last], features[segment.rows]))
+            first = last
+        return outputs
+
+    def tap(self, layers: tuple[int, int, int]) -> None:
+        """Take the features from the inputs of these layers (0-based), low | mid | high."""
+        for hook in self._hooks:
+            hook.remove()
+        self.feature_layers = layers
+        modules = self._model.get_decoder().layers
+        self._hooks = [
+            modules[index].register_forward_pre_hook(partial(self._keep, index), with_kwargs=True)
+            for index in set(layers)
+        ]
+
+    def _keep(self, index: int, _module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        assert isinstance(hidden, Tensor)  # [1, rows, hidden]
+        self._taps[index] = hidden
+
+
+def default_feature_layers(layers: int) -> tuple[int, int, int]:
+    """EAGLE-3's taps: the inputs of layers 2, L // 2 and L - 3 (0-based); as near as a very small model comes."""
+    return (min(2, layers - 1), layers // 2, max(0, layers - 3))
+
+
+def _pack(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def _context_length(config: PreTrainedConfig) -> int:
+    """Positions that full attention serves exactly: within a sliding window it equals the windowed one."""
+    length = int(config.max_position_embeddings)
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return length
+    return min(length, int(window))
+
+
+def _check_rope(config: PreTrainedConfig, file: str) -> None:
+    """Refuse rotary scaling that depends on the longest position in the batch: outputs would depend on batch mates."""
+    parameters = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict):
+        raise CheckpointError(file, "the target has no rotary position parameters; only rotary models are served")
+    kind = str(parameters.get("rope_type", "default"))
+    if kind in _LENGTH_DEPENDENT_ROPE:
+        raise CheckpointError(file, f"rope_type {kind!r} changes with the length of the batch; it is not supported")

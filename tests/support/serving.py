@@ -1,0 +1,102 @@
+"""The real service over a stub engine on a real socket: in a test's own event loop, or on a thread beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from respsd.control.action import Action
+from respsd.control.catalog import PolicySummary
+from respsd.engine.stub import StubEngine
+from respsd.service.limits import Limits
+from respsd.service.server import ServerOptions, ServiceServer
+
+BASELINE = PolicySummary(
+    version=1,
+    aliases=("baseline", "champion"),
+    state="good",
+    created=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    kind="static",
+    action=Action(16, 4, 4),
+)
+DRAWN_SEED = 424242
+
+
+class FixedCatalog:
+    """Lists what it was given."""
+
+    def __init__(self, policies: Sequence[PolicySummary] = (BASELINE,)) -> None:
+        self.policies = policies
+
+    def list_policies(self) -> Sequence[PolicySummary]:
+        """The given summaries."""
+        return self.policies
+
+
+def make_server(engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None) -> ServiceServer:
+    """A server on a free port whose drawn seed is always DRAWN_SEED."""
+    options = ServerOptions(listen=listen)
+    return ServiceServer(engine, FixedCatalog(), options=options, limits=limits, draw_seed=lambda: DRAWN_SEED)
+
+
+@asynccontextmanager
+async def served(
+    engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None
+) -> AsyncIterator[ServiceServer]:
+    """A started engine and server; both end with the block."""
+    server = make_server(engine, listen, limits)
+    engine.start()
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop(0)
+        engine.stop()
+
+
+async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Return as soon as the condition holds; fail where it does not within a time that no machine needs."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class ServerThread:
+    """A server on an event loop in a thread, for clients that block; `address` is where it listens."""
+
+    def __init__(self, engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None) -> None:
+        self._serving = served(engine, listen, limits)
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self.address = ""
+
+    async def _run(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with self._serving as server:
+                self.address = server.address
+                self._ready.set()
+                await self._ended.wait()
+        except BaseException as error:
+            self._failure = error
+            self._ready.set()
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
