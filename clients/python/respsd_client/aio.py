@@ -1,0 +1,130 @@
+"""The client for asyncio programs; `client.py` with awaits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+import grpc.aio
+
+from respsd_client.channel import DEFAULT_ADDRESS, options_for, target_of
+from respsd_client.errors import ServiceError, service_errors
+from respsd_client.request import GenerateOptions, Prompt, generate_request, prompt_message
+from respsd_client.result import (
+    Chunk,
+    GenerateResult,
+    ModelInfo,
+    PolicyInfo,
+    StreamReader,
+    Tokens,
+    read_generate,
+    read_model_info,
+    read_policies,
+    read_tokenize,
+)
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+
+if TYPE_CHECKING:  # generic in the type stubs only
+    _StreamCall = grpc.aio.UnaryStreamCall[generation_pb2.GenerateStreamRequest, generation_pb2.GenerateStreamResponse]
+
+
+class AsyncGenerationStream(AsyncIterator[Chunk]):
+    """GenerationStream for asyncio: `async for` and `async with`."""
+
+    def __init__(self, call: _StreamCall) -> None:
+        self._call = call
+        self._messages = aiter(call)
+        self._reader = StreamReader()
+        self._cancelled = False
+
+    async def __anext__(self) -> Chunk:
+        with service_errors():
+            try:
+                async for message in self._messages:
+                    chunk = self._reader.read(message)
+                    if chunk is not None:
+                        return chunk
+            except asyncio.CancelledError:
+                if not self._cancelled:
+                    raise
+                # the library reports a call that we cancelled as if the task were
+                raise ServiceError(grpc.StatusCode.CANCELLED, "the stream was cancelled") from None
+        raise StopAsyncIteration
+
+    @property
+    def result(self) -> GenerateResult:
+        """The complete output; raises RuntimeError before all chunks are read."""
+        return self._reader.result
+
+    @property
+    def request_id(self) -> str | None:
+        """The request's id; None before the first chunk."""
+        return self._reader.started.request_id if self._reader.started else None
+
+    def cancel(self) -> None:
+        """Stop generating; reading on raises ServiceError with CANCELLED. After the end it does nothing."""
+        self._cancelled = self._call.cancel() or self._cancelled
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+class AsyncClient:
+    """Client for asyncio; made and used inside one event loop."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
+        self._channel = grpc.aio.insecure_channel(target_of(address), options=options_for(address))
+        self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
+
+    async def generate(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateResult:
+        """Generate to the end and return the whole output."""
+        request = generate_request(generation_pb2.GenerateRequest, prompt, options)
+        with service_errors():
+            return read_generate(await self._generation.Generate(request, timeout=timeout))
+
+    def stream(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> AsyncGenerationStream:
+        """Start generating and return an asynchronous iterator of chunks."""
+        request = generate_request(generation_pb2.GenerateStreamRequest, prompt, options)
+        return AsyncGenerationStream(self._generation.GenerateStream(request, timeout=timeout))
+
+    async def tokenize(self, prompt: Prompt, *, with_pieces: bool = False, timeout: float | None = None) -> Tokens:
+        """Token ids of a prompt, as generation would start from."""
+        request = generation_pb2.TokenizeRequest(prompt=prompt_message(prompt), with_pieces=with_pieces)
+        with service_errors():
+            return read_tokenize(await self._generation.Tokenize(request, timeout=timeout))
+
+    async def model_info(self, *, timeout: float | None = None) -> ModelInfo:
+        """What the daemon serves."""
+        with service_errors():
+            return read_model_info(
+                await self._generation.GetModelInfo(generation_pb2.GetModelInfoRequest(), timeout=timeout)
+            )
+
+    async def list_policies(self, *, timeout: float | None = None) -> list[PolicyInfo]:
+        """Every stored policy version, oldest first."""
+        with service_errors():
+            return read_policies(await self._policies.ListPolicies(policy_pb2.ListPoliciesRequest(), timeout=timeout))
+
+    async def close(self) -> None:
+        """Close the connection and cancel what is under way."""
+        await self._channel.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

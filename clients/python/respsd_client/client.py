@@ -1,0 +1,119 @@
+"""The client for ordinary programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, Unpack
+
+import grpc
+
+from respsd_client.channel import DEFAULT_ADDRESS, options_for, target_of
+from respsd_client.errors import service_errors
+from respsd_client.request import GenerateOptions, Prompt, generate_request, prompt_message
+from respsd_client.result import (
+    Chunk,
+    GenerateResult,
+    ModelInfo,
+    PolicyInfo,
+    StreamReader,
+    Tokens,
+    read_generate,
+    read_model_info,
+    read_policies,
+    read_tokenize,
+)
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+
+
+class GenerationStream(Iterator[Chunk]):
+    """Chunks of an output as they are committed; `result` once they are read. Leaving its `with` cancels the rest."""
+
+    def __init__(self, call: grpc.CallIterator[generation_pb2.GenerateStreamResponse]) -> None:
+        self._call = call
+        self._reader = StreamReader()
+
+    def __next__(self) -> Chunk:
+        with service_errors():
+            for message in self._call:
+                chunk = self._reader.read(message)
+                if chunk is not None:
+                    return chunk
+        raise StopIteration
+
+    @property
+    def result(self) -> GenerateResult:
+        """The complete output; raises RuntimeError before all chunks are read."""
+        return self._reader.result
+
+    @property
+    def request_id(self) -> str | None:
+        """The request's id; None before the first chunk."""
+        return self._reader.started.request_id if self._reader.started else None
+
+    def cancel(self) -> None:
+        """Stop generating; reading on raises ServiceError with CANCELLED. After the end it does nothing."""
+        self._call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs leave it bare
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+class Client:
+    """A connection to a daemon at `HOST:PORT` or `unix:PATH`; safe to share between threads.
+
+    Every call raises ServiceError when it fails; `timeout` is in seconds, None waits for ever.
+    """
+
+    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
+        self._channel = grpc.insecure_channel(target_of(address), options=options_for(address))
+        self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
+
+    def generate(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateResult:
+        """Generate to the end and return the whole output."""
+        request = generate_request(generation_pb2.GenerateRequest, prompt, options)
+        with service_errors():
+            return read_generate(self._generation.Generate(request, timeout=timeout))
+
+    def stream(
+        self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
+    ) -> GenerationStream:
+        """Start generating and return an iterator of chunks."""
+        request = generate_request(generation_pb2.GenerateStreamRequest, prompt, options)
+        return GenerationStream(self._generation.GenerateStream(request, timeout=timeout))
+
+    def tokenize(self, prompt: Prompt, *, with_pieces: bool = False, timeout: float | None = None) -> Tokens:
+        """Token ids of a prompt, as generation would start from."""
+        request = generation_pb2.TokenizeRequest(prompt=prompt_message(prompt), with_pieces=with_pieces)
+        with service_errors():
+            return read_tokenize(self._generation.Tokenize(request, timeout=timeout))
+
+    def model_info(self, *, timeout: float | None = None) -> ModelInfo:
+        """What the daemon serves."""
+        with service_errors():
+            return read_model_info(self._generation.GetModelInfo(generation_pb2.GetModelInfoRequest(), timeout=timeout))
+
+    def list_policies(self, *, timeout: float | None = None) -> list[PolicyInfo]:
+        """Every stored policy version, oldest first."""
+        with service_errors():
+            return read_policies(self._policies.ListPolicies(policy_pb2.ListPoliciesRequest(), timeout=timeout))
+
+    def close(self) -> None:
+        """Close the connection and cancel what is under way."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,193 @@
+"""GenerationService over an Engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import structlog
+
+from respsd.engine.api import Engine
+from respsd.engine.events import RequestFinished
+from respsd.engine.request import GenerationRequest
+from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from respsd.service.event_stream import EventStream
+from respsd.service.interceptor import (
+    MAX_REQUEST_ID,
+    Context,
+    current_request_id,
+    is_request_id,
+    use_request_id,
+)
+from respsd.service.messages import chunk_message, finished_message, model_info_message
+from respsd.service.validation import GenerateMessage, RequestReader
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc
+
+log = structlog.get_logger(__name__)
+
+TOKENIZING_THREADS = 2
+Result = TypeVar("Result")
+
+
+class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
+    """Reads requests, hands them to the engine, writes its events; whoever stops listening is cancelled there."""
+
+    def __init__(self, engine: Engine, reader: RequestReader) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._tokenizing = ThreadPoolExecutor(TOKENIZING_THREADS, thread_name_prefix="tokenize")
+        self._in_flight: set[str] = set()  # ids that the engine has not let go of
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    async def Generate(  # noqa: N802  the wire's name
+        self, request: generation_pb2.GenerateRequest, context: Context
+    ) -> generation_pb2.GenerateResponse:
+        """Generate to the end."""
+        token_ids: list[int] = []
+        texts: list[str] = []
+        async with self._running(request, context) as (accepted, events):
+            async for event in events:
+                token_ids += event.token_ids
+                texts.append(event.text)
+        return generation_pb2.GenerateResponse(
+            request_id=accepted.request_id,
+            text="".join(texts),
+            token_ids=token_ids,
+            finished=finished_message(events.finished),
+        )
+
+    # A coroutine that writes, and no generator: so a cancel that comes while a slow reader holds up a write is raised
+    # here, and not in the library while the generator waits for the garbage collector.
+    async def GenerateStream(  # type: ignore[override]  # noqa: N802
+        self, request: generation_pb2.GenerateStreamRequest, context: Context
+    ) -> None:
+        """Write tokens as they are committed."""
+        async with self._running(request, context) as (accepted, events):
+            started = generation_pb2.Started(
+                request_id=accepted.request_id,
+                prompt_tokens=len(accepted.prompt_ids),
+                seed=accepted.sampling.seed,
+            )
+            await context.write(generation_pb2.GenerateStreamResponse(started=started))
+            async for event in events:
+                await context.write(generation_pb2.GenerateStreamResponse(chunk=chunk_message(event)))
+            last = finished_message(events.finished)
+            await context.write(generation_pb2.GenerateStreamResponse(finished=last))
+
+    async def Tokenize(  # noqa: N802
+        self, request: generation_pb2.TokenizeRequest, _context: Context
+    ) -> generation_pb2.TokenizeResponse:
+        """Token ids of a prompt."""
+        token_ids = await self._off_loop(self._reader.prompt_ids, request.prompt)
+        pieces: list[str] = []
+        if request.with_pieces:
+            pieces = await self._off_loop(self._engine.tokenizer.pieces, token_ids)
+        return generation_pb2.TokenizeResponse(token_ids=token_ids, pieces=pieces)
+
+    async def GetModelInfo(  # noqa: N802
+        self, _request: generation_pb2.GetModelInfoRequest, _context: Context
+    ) -> generation_pb2.GetModelInfoResponse:
+        """What is served."""
+        return model_info_message(
+            self._engine.model,
+            has_chat_template=self._engine.tokenizer.has_chat_template,
+            default_max_new_tokens=self._reader.limits.default_max_new_tokens,
+        )
+
+    def refuse_new(self) -> None:
+        """Answer new requests with UNAVAILABLE from now on."""
+        self._draining = True
+
+    async def wait_idle(self) -> None:
+        """Return when no request is being answered."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Let the tokenizing threads end."""
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+
+    @asynccontextmanager
+    async def _running(
+        self, message: GenerateMessage, context: Context
+    ) -> AsyncIterator[tuple[GenerationRequest, EventStream]]:
+        """The accepted request and its events; a cancel or a deadline ends it in the engine too."""
+        self._calls += 1
+        self._idle.clear()
+        try:
+            request = await self._accept(message, context)
+            events = self._submit(request)
+            try:
+                yield request, events
+            finally:
+                if events.end is None:
+                    self._engine.cancel(request.request_id)
+                    log.info("request_abandoned", finish_reason="cancelled")
+                elif isinstance(events.end, RequestFinished):
+                    _log_finished(events.end)
+        finally:
+            self._calls -= 1
+            if self._calls == 0:
+                self._idle.set()
+
+    async def _accept(self, message: GenerateMessage, context: Context) -> GenerationRequest:
+        if self._draining:
+            raise EngineUnavailable("the daemon is shutting down")
+        most = self._reader.limits.max_in_flight
+        if self._calls > most:
+            raise Overloaded("the service", most, most)
+        if message.HasField("request_id"):
+            if not is_request_id(message.request_id):
+                limit = f"it must be 1 to {MAX_REQUEST_ID} visible ASCII characters"
+                raise InvalidRequest("request_id", message.request_id, limit)
+            use_request_id(message.request_id, context)
+        _check_deadline(context)
+        request = await self._off_loop(self._reader.read, message, current_request_id())
+        _check_deadline(context)
+        return request
+
+    def _submit(self, request: GenerationRequest) -> EventStream:
+        request_id = request.request_id
+        if request_id in self._in_flight:
+            raise InvalidRequest("request_id", request_id, "another request in flight has it")
+        self._in_flight.add(request_id)
+        events = EventStream(asyncio.get_running_loop(), lambda: self._in_flight.discard(request_id))
+        try:
+            self._engine.submit(request, events.deliver)
+        except BaseException:
+            self._in_flight.discard(request_id)
+            raise
+        return events
+
+    async def _off_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run tokenizing in a thread: a long prompt must not hold up other calls."""
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
+
+
+def _check_deadline(context: Context) -> None:
+    left = context.time_remaining()
+    if left is not None and left <= 0:
+        raise DeadlineExceeded("the deadline passed before the request was queued")
+
+
+def _log_finished(finished: RequestFinished) -> None:
+    """One line a request; lengths and times, never text. A failed request's line is the interceptor's."""
+    log.info(
+        "request_finished",
+        finish_reason=finished.reason.value,
+        prompt_tokens=finished.usage.prompt_tokens,
+        completion_tokens=finished.usage.completion_tokens,
+        steps=finished.steps,
+        drafted_tokens=finished.drafted_tokens,
+        accepted_tokens=finished.accepted_tokens,
+        policy_version_first=finished.policy_version_first,
+        policy_version_last=finished.policy_version_last,
+        queue_seconds=finished.queue_seconds,
+        prefill_seconds=finished.prefill_seconds,
+        decode_seconds=finished.decode_seconds,
+    )

@@ -1,0 +1,125 @@
+"""What every call has around it: a request id in log and trailing metadata, and errors that end as one status."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_status import rpc_status
+
+from respsd.errors import InvalidRequest, RespsdError
+from respsd.service.status import code_of, status_of
+
+log = structlog.get_logger(__name__)
+
+REQUEST_ID_KEY = "x-request-id"
+MAX_REQUEST_ID = 128
+
+_request_id: ContextVar[str] = ContextVar("request_id")
+
+# Handlers of any service pass through here, so their messages have no common type.
+Context = grpc.aio.ServicerContext[Any, Any]
+Behaviour = Callable[[Any, Context], Any]
+
+_MAKERS = {
+    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+}
+
+
+def current_request_id() -> str:
+    """The id of the call that is being handled."""
+    return _request_id.get()
+
+
+def use_request_id(request_id: str, context: Context) -> None:
+    """Name the call that is being handled, in its log lines and for its caller."""
+    _request_id.set(request_id)
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(request_id=request_id)
+    context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a caller's id can go into metadata and logs: 1 to MAX_REQUEST_ID visible ASCII characters."""
+    return 1 <= len(text) <= MAX_REQUEST_ID and all("!" <= character <= "~" for character in text)
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the type stubs only
+    """Names calls and ends failed ones; no exception's text reaches a caller unless it was made for callers."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Wrap the handler, if there is one."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        kind, make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        behaviour: Behaviour = getattr(handler, kind)
+        wrap = _around_generator if inspect.isasyncgenfunction(behaviour) else _around_coroutine
+        return make(
+            wrap(behaviour, handler_call_details.method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _around_coroutine(behaviour: Behaviour, method: str) -> Behaviour:
+    async def call(request: object, context: Context) -> object:
+        use_request_id(_asked_id(context) or uuid.uuid4().hex, context)
+        try:
+            return await behaviour(request, context)
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
+            await _fail(error, context, method)
+
+    return call
+
+
+def _around_generator(behaviour: Behaviour, method: str) -> Behaviour:
+    async def call(request: object, context: Context) -> AsyncIterator[object]:
+        use_request_id(_asked_id(context) or uuid.uuid4().hex, context)
+        try:
+            async for message in behaviour(request, context):
+                yield message
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
+            await _fail(error, context, method)
+
+    return call
+
+
+def _asked_id(context: Context) -> str | None:
+    """The caller's `x-request-id`, where it is fit to be echoed."""
+    for key, value in context.invocation_metadata() or ():
+        if key == REQUEST_ID_KEY and isinstance(value, str) and is_request_id(value):
+            return value
+    return None
+
+
+async def _fail(error: Exception, context: Context, method: str) -> NoReturn:
+    """End the call with the error's status, unless its caller is gone."""
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    if isinstance(error, grpc.aio.InternalError) or context.done():
+        # A write to a caller who is gone fails so where it was under way; elsewhere the library cancels the handler.
+        raise asyncio.CancelledError from error
+    code = code_of(error)
+    if code is grpc.StatusCode.INTERNAL:
+        log.error("call_failed", method=method, exc_info=error)
+    elif isinstance(error, RespsdError):  # the field and not the value, which may be part of a prompt
+        field = error.field if isinstance(error, InvalidRequest) else None
+        log.info("call_refused", method=method, code=code.name, error=type(error).__name__, field=field)
+    request_id = current_request_id()
+    status = rpc_status.to_status(status_of(error, request_id))
+    await context.abort(status.code, status.details, (*status.trailing_metadata, (REQUEST_ID_KEY, request_id)))

@@ -1,0 +1,61 @@
+"""The one table from respsd's errors to gRPC's codes, and the status message that a failed call ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2
+
+from respsd import errors
+
+CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnknownPolicy: grpc.StatusCode.NOT_FOUND,
+    errors.PolicyRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.EngineFault: grpc.StatusCode.INTERNAL,
+    errors.CheckpointError: grpc.StatusCode.INTERNAL,
+    errors.DemoModelUnavailable: grpc.StatusCode.INTERNAL,
+    errors.SettingsError: grpc.StatusCode.INTERNAL,
+    errors.StorageError: grpc.StatusCode.INTERNAL,
+    errors.TrainingDataError: grpc.StatusCode.INTERNAL,
+}
+
+
+def code_of(error: BaseException) -> grpc.StatusCode:
+    """The code of an error; INTERNAL for one that nobody foresaw."""
+    for kind in type(error).__mro__:
+        if kind in CODES:
+            return CODES[kind]
+    return grpc.StatusCode.INTERNAL
+
+
+def status_of(error: BaseException, request_id: str) -> status_pb2.Status:
+    """The google.rpc.Status of a failed call. INTERNAL says nothing of the fault, which may hold paths or prompts."""
+    code = code_of(error)
+    number, _ = code.value
+    if code is grpc.StatusCode.INTERNAL:
+        return status_pb2.Status(code=number, message=f"internal error; the log has it under request {request_id}")
+    return status_pb2.Status(code=number, message=str(error), details=_details(error))
+
+
+def _details(error: BaseException) -> list[AnyMessage]:
+    match error:
+        case errors.InvalidRequest():
+            violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))
+            return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
+        case errors.Overloaded():
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromNanoseconds(round(error.retry_after_seconds * 1e9))
+            return [_packed(retry)]
+    return []
+
+
+def _packed(message: error_details_pb2.BadRequest | error_details_pb2.RetryInfo) -> AnyMessage:
+    packed = AnyMessage()
+    packed.Pack(message)
+    return packed

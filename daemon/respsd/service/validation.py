@@ -1,0 +1,206 @@
+"""From a wire message to a GenerationRequest: each field checked once, each refusal naming field, value and limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from respsd.control.action import Action
+from respsd.engine.api import ModelInfo, Tokenizer
+from respsd.engine.request import MAX_SEED, GenerationRequest, SamplingParams, Speculation, StoppingParams
+from respsd.errors import InvalidRequest
+from respsd.service.limits import Limits
+from respsd_client.v1 import generation_pb2
+
+GenerateMessage = generation_pb2.GenerateRequest | generation_pb2.GenerateStreamRequest
+
+MAX_DRAWN_SEED = 2**53 - 1
+"""Drawn seeds stay exact in JSON numbers; a request's own may go to MAX_SEED."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReader:
+    """Reads requests for one model. Tokenizing may take long: call it off the event loop."""
+
+    model: ModelInfo
+    tokenizer: Tokenizer
+    limits: Limits
+    draw_seed: Callable[[], int]
+    """Seeds, at most MAX_DRAWN_SEED, for requests without one; called from worker threads."""
+
+    def read(self, message: GenerateMessage, request_id: str) -> GenerationRequest:
+        """The validated request; raises InvalidRequest."""
+        sampling = self._sampling(message.sampling)
+        speculation = self._speculation(message.speculation)
+        self._check_stops(message.stopping)
+        prompt_ids = self.prompt_ids(message.prompt)
+        budget, clamped = self._budget(message.stopping, len(prompt_ids))
+        keep_special = message.HasField("skip_special_tokens") and not message.skip_special_tokens
+        return GenerationRequest(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            stopping=self._stopping(message.stopping, budget),
+            sampling=sampling,
+            speculation=speculation,
+            skip_special_tokens=not keep_special,
+            learning_opt_out=message.learning_opt_out,
+            clamped_to_context=clamped,
+        )
+
+    def prompt_ids(self, prompt: generation_pb2.Prompt) -> tuple[int, ...]:
+        """Token ids of a prompt in any of its forms; at least one."""
+        match prompt.WhichOneof("kind"):
+            case "text":
+                self._check_bytes("prompt.text", [prompt.text])
+                field, ids = "prompt.text", tuple(self.tokenizer.encode(prompt.text))
+            case "token_ids":
+                field, ids = "prompt.token_ids.ids", tuple(prompt.token_ids.ids)
+                self._check_ids(field, ids)
+            case "chat":
+                field, ids = "prompt.chat.messages", self._chat_ids(prompt.chat)
+            case _:
+                raise InvalidRequest("prompt", None, "it must hold text, token_ids or chat")
+        if not ids:
+            raise InvalidRequest(field, "", "the prompt must have at least 1 token")
+        return ids
+
+    def _chat_ids(self, chat: generation_pb2.Chat) -> tuple[int, ...]:
+        if not chat.messages:
+            raise InvalidRequest("prompt.chat.messages", [], "there must be at least 1 message")
+        for index, message in enumerate(chat.messages):
+            if not message.role:
+                raise InvalidRequest(f"prompt.chat.messages[{index}].role", "", "it must not be empty")
+        self._check_bytes("prompt.chat.messages", [message.content for message in chat.messages])
+        turns = [{"role": message.role, "content": message.content} for message in chat.messages]
+        return tuple(self.tokenizer.render_chat(turns))
+
+    def _budget(self, stopping: generation_pb2.Stopping, prompt_tokens: int) -> tuple[int, bool]:
+        """`max_new_tokens`, and whether it is the rest of the context because the request set none."""
+        context = self.model.context_length
+        room = context - prompt_tokens
+        if room < 1:
+            limit = f"its tokens must be fewer than the context length, {context}"
+            raise InvalidRequest("prompt", f"{prompt_tokens} tokens", limit)
+        if not stopping.HasField("max_new_tokens"):
+            default = self.limits.default_max_new_tokens
+            return min(default, room), default > room
+        limit = f"with a prompt of {prompt_tokens} tokens and a context of {context} it must be from 1 to {room}"
+        _check_range("stopping.max_new_tokens", stopping.max_new_tokens, 1, room, limit)
+        return stopping.max_new_tokens, False
+
+    def _sampling(self, sampling: generation_pb2.Sampling) -> SamplingParams:
+        limits, default = self.limits, SamplingParams()
+        temperature = sampling.temperature if sampling.HasField("temperature") else default.temperature
+        if temperature != 0.0:
+            low, high = limits.min_temperature, limits.max_temperature
+            limit = f"it must be 0 (greedy) or from {low} to {high}"
+            _check_range("sampling.temperature", temperature, low, high, limit)
+        top_p = sampling.top_p if sampling.HasField("top_p") else default.top_p
+        if not 0.0 < top_p <= 1.0:
+            raise InvalidRequest("sampling.top_p", top_p, "it must be over 0 and at most 1")
+        _check_range("sampling.min_p", sampling.min_p, 0, 1, "it must be from 0 to 1")
+        repetition = (
+            sampling.repetition_penalty if sampling.HasField("repetition_penalty") else default.repetition_penalty
+        )
+        if not 0.0 < repetition <= limits.max_repetition_penalty:
+            limit = f"it must be over 0 and at most {limits.max_repetition_penalty}"
+            raise InvalidRequest("sampling.repetition_penalty", repetition, limit)
+        for name, penalty in (("frequency", sampling.frequency_penalty), ("presence", sampling.presence_penalty)):
+            limit = f"it must be from {-limits.max_penalty} to {limits.max_penalty}"
+            _check_range(f"sampling.{name}_penalty", penalty, -limits.max_penalty, limits.max_penalty, limit)
+        return SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            repetition_penalty=repetition,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+            logit_bias=self._logit_bias(sampling),
+            seed=self._seed(sampling),
+        )
+
+    def _logit_bias(self, sampling: generation_pb2.Sampling) -> dict[int, float]:
+        field, bias = "sampling.logit_bias", dict(sampling.logit_bias)
+        _check_count(field, len(bias), self.limits.max_logit_bias, "tokens")
+        self._check_ids(field, bias)
+        most = self.limits.max_logit_bias_value
+        for token, value in bias.items():
+            _check_range(f"{field}[{token}]", value, -most, most, f"it must be from {-most} to {most}")
+        return bias
+
+    def _seed(self, sampling: generation_pb2.Sampling) -> int:
+        if not sampling.HasField("seed"):
+            return self.draw_seed()
+        if sampling.seed > MAX_SEED:
+            raise InvalidRequest("sampling.seed", sampling.seed, f"it must be at most {MAX_SEED}")
+        return sampling.seed
+
+    def _check_stops(self, stopping: generation_pb2.Stopping) -> None:
+        limits = self.limits
+        _check_count("stopping.stop_strings", len(stopping.stop_strings), limits.max_stop_strings, "strings")
+        for index, stop in enumerate(stopping.stop_strings):
+            size = len(stop.encode())
+            limit = f"it must have from 1 to {limits.max_stop_string_bytes} bytes"
+            if not 1 <= size <= limits.max_stop_string_bytes:
+                raise InvalidRequest(f"stopping.stop_strings[{index}]", f"{size} bytes", limit)
+        _check_count("stopping.stop_token_ids", len(stopping.stop_token_ids), limits.max_stop_token_ids, "tokens")
+        self._check_ids("stopping.stop_token_ids", stopping.stop_token_ids)
+
+    def _stopping(self, stopping: generation_pb2.Stopping, budget: int) -> StoppingParams:
+        least = stopping.min_new_tokens
+        _check_range("stopping.min_new_tokens", least, 0, budget, f"it must be at most max_new_tokens, {budget}")
+        return StoppingParams(
+            max_new_tokens=budget,
+            min_new_tokens=least,
+            stop_strings=tuple(stopping.stop_strings),
+            stop_token_ids=tuple(stopping.stop_token_ids),
+            ignore_eos=stopping.ignore_eos,
+            include_stop=stopping.include_stop,
+        )
+
+    def _speculation(self, speculation: generation_pb2.Speculation) -> Speculation:
+        match speculation.WhichOneof("choice"):
+            case "action":
+                return Speculation(action=self._action(speculation))
+            case "off" if speculation.off:
+                return Speculation(action=Action.parse("off"))
+            case "policy":
+                _check_count("speculation.policy", len(speculation.policy), self.limits.max_policy_name, "characters")
+                if not speculation.policy:
+                    raise InvalidRequest("speculation.policy", "", "it must name a policy version or alias")
+                return Speculation(policy=speculation.policy)
+        return Speculation()
+
+    def _action(self, speculation: generation_pb2.Speculation) -> Action:
+        asked, most = speculation.action, self.limits.largest_action
+        try:
+            action = Action(asked.total_tokens, asked.depth, asked.top_k).validated()
+        except InvalidRequest as error:
+            raise InvalidRequest(f"speculation.{error.field}", error.value, error.limit) from None
+        for knob in ("total_tokens", "depth", "top_k"):
+            value, high = getattr(action, knob), getattr(most, knob)
+            _check_range(f"speculation.action.{knob}", value, 0, high, f"it must be at most {high}")
+        return action
+
+    def _check_ids(self, field: str, ids: Iterable[int]) -> None:
+        vocab = self.model.vocab_size
+        for token in ids:
+            if token >= vocab:
+                raise InvalidRequest(field, token, f"token ids must be from 0 to {vocab - 1}")
+
+    def _check_bytes(self, field: str, texts: Iterable[str]) -> None:
+        size = sum(len(text.encode()) for text in texts)
+        if size > self.limits.max_prompt_bytes:
+            limit = f"a prompt has at most {self.limits.max_prompt_bytes} bytes"
+            raise InvalidRequest(field, f"{size} bytes", limit)
+
+
+def _check_range(field: str, value: float, low: float, high: float, limit: str) -> None:
+    if not low <= value <= high:  # NaN compares false, so it is refused too
+        raise InvalidRequest(field, value, limit)
+
+
+def _check_count(field: str, count: int, most: int, what: str) -> None:
+    if count > most:
+        raise InvalidRequest(field, f"{count} {what}", f"there may be at most {most}")

@@ -1,0 +1,91 @@
+"""Every call has an id, and no exception's own text leaves the daemon."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+import structlog
+from support.serving import served
+
+from respsd.engine.stub import StubEngine
+from respsd_client import AsyncClient, ServiceError
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc
+
+REQUEST = generation_pb2.GenerateRequest(
+    prompt=generation_pb2.Prompt(text="a secret prompt"), stopping=generation_pb2.Stopping(max_new_tokens=2)
+)
+
+
+async def id_of_call(address: str, *, sent: str | None, request=REQUEST) -> tuple[str, str]:
+    """The id in the answer and the id in the trailing metadata."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        metadata = (("x-request-id", sent),) if sent is not None else ()
+        call = generation_pb2_grpc.GenerationServiceStub(channel).Generate(request, metadata=metadata)
+        response = await call
+        return response.request_id, dict(await call.trailing_metadata())["x-request-id"]
+
+
+async def test_request_id_is_taken_echoed_or_made():
+    async with served(StubEngine()) as server:
+        assert await id_of_call(server.address, sent="trace-7") == ("trace-7", "trace-7")
+        made = [await id_of_call(server.address, sent=sent) for sent in (None, None, "has a space", "x" * 129)]
+        assert len({answer for answer, _ in made}) == 4
+        assert all(answer == trailing and " " not in answer for answer, trailing in made)
+        named = generation_pb2.GenerateRequest()
+        named.CopyFrom(REQUEST)
+        named.request_id = "of-the-message"
+        assert await id_of_call(server.address, sent="trace-7", request=named) == ("of-the-message",) * 2
+
+
+async def test_uncaught_exception_is_internal_without_its_text_but_with_an_id():
+    engine = StubEngine()
+
+    def broken(request, deliver):
+        raise ValueError("/secret/path")
+
+    engine.submit = broken  # type: ignore[method-assign]
+    async with served(engine) as server, AsyncClient(server.address) as client:
+        for call in (lambda: client.generate("x"), lambda: anext(client.stream("x"))):
+            with structlog.testing.capture_logs() as lines, pytest.raises(ServiceError) as caught:
+                await call()
+            assert caught.value.code is grpc.StatusCode.INTERNAL
+            assert "secret" not in caught.value.message
+            assert "ValueError" not in caught.value.message
+            assert caught.value.request_id is not None
+            assert caught.value.request_id in caught.value.message
+            (line,) = [line for line in lines if line["event"] == "call_failed"]
+            assert "/secret/path" in str(line["exc_info"])
+            assert line["log_level"] == "error"
+
+
+async def test_failed_call_leaves_the_next_one_alone():
+    engine = StubEngine()
+    submit = engine.submit
+    engine.submit = lambda request, deliver: 1 / 0  # type: ignore[method-assign,assignment]
+    async with served(engine) as server, AsyncClient(server.address) as client:
+        with pytest.raises(ServiceError, match="INTERNAL"):
+            await client.generate("x", request_id="one")
+        engine.submit = submit  # type: ignore[method-assign]
+        assert (await client.generate("x", request_id="one", max_new_tokens=3)).completion_tokens == 3
+
+
+async def test_log_has_lengths_and_ids_and_never_a_prompt_or_its_answer():
+    async with served(StubEngine()) as server, AsyncClient(server.address) as client:
+        with structlog.testing.capture_logs() as lines:
+            result = await client.generate("a secret prompt", max_new_tokens=30)
+            with pytest.raises(ServiceError):
+                await client.generate("a secret prompt", stop=["a secret stop" * 30])
+    text = str(lines)
+    assert "secret" not in text
+    assert result.text not in text
+    (finished,) = [line for line in lines if line["event"] == "request_finished"]
+    assert (finished["prompt_tokens"], finished["completion_tokens"]) == (15, 30)
+    (refused,) = [line for line in lines if line["event"] == "call_refused"]
+    assert (refused["code"], refused["field"]) == ("INVALID_ARGUMENT", "stopping.stop_strings[0]")
+
+
+async def test_unknown_methods_are_unimplemented():
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/respsd.v1.GenerationService/Nothing")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,58 @@
+"""Every error that respsd names has a gRPC code and an exit code, and callers learn what they may."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+
+from respsd import errors
+from respsd.cli import exit_codes
+from respsd.service.status import CODES, code_of, status_of
+
+NAMED = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.RespsdError) and kind is not errors.RespsdError
+]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_every_error_has_its_codes(kind):
+    assert kind in CODES
+    assert kind in exit_codes.OF_ERROR
+
+
+def test_codes_of_a_subclass_are_its_parents():
+    class TooLong(errors.InvalidRequest):
+        """For this test."""
+
+    error = TooLong("prompt", 5, "at most 4")
+    assert code_of(error) is grpc.StatusCode.INVALID_ARGUMENT
+    assert exit_codes.of_error(error) is exit_codes.ExitCode.USAGE
+    assert code_of(ValueError()) is grpc.StatusCode.INTERNAL
+
+
+def test_invalid_request_names_its_field_in_the_details():
+    status = status_of(errors.InvalidRequest("sampling.top_p", 7.0, "it must be at most 1"), "id")
+    detail = error_details_pb2.BadRequest()
+    assert status.details[0].Unpack(detail)
+    assert detail.field_violations[0].field == "sampling.top_p"
+    assert detail.field_violations[0].description == status.message
+    assert "7.0" in status.message
+    assert "at most 1" in status.message
+
+
+def test_overload_says_when_to_come_back():
+    status = status_of(errors.Overloaded("the queue", 8, 8, retry_after_seconds=2.5), "id")
+    detail = error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(detail)
+    assert detail.retry_delay.ToTimedelta().total_seconds() == 2.5
+
+
+@pytest.mark.parametrize("error", [ValueError("/secret/path"), errors.EngineFault("/secret/path")])
+def test_internal_errors_keep_their_text_to_themselves(error):
+    status = status_of(error, "id-7")
+    assert status.code == grpc.StatusCode.INTERNAL.value[0]
+    assert "secret" not in status.message
+    assert "id-7" in status.message
