@@ -1,0 +1,130 @@
+"""Is speculation lossless on these models and this machine? Plain decoding against a spread of actions, token by token.
+
+In float32 every difference is a fault. In half precision a tree's attention sums in another order than plain
+decoding, so the argmax may flip where the target's two best logits are closer than the number format can tell; for
+each difference the gap between them is measured and compared with `tolerance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from respsd.bench.local import fixed_request, run, running_engine
+from respsd.control.action import EAGLE3, OFF, Action
+from respsd.engine.assembly import Models
+from respsd.engine.kv_cache import SequenceCache
+from respsd.engine.target import Rows, Target
+
+SPREAD: tuple[Action, ...] = (
+    Action(4, 1, 2),
+    Action(8, 2, 4),
+    Action(8, 3, 3),
+    Action(16, 4, 4),
+    Action(16, 2, 8),
+    Action(32, 3, 8),
+    Action(32, 5, 8),
+    Action(48, 5, 12),
+    EAGLE3,
+    Action(64, 8, 8),
+    Action(96, 6, 16),
+    Action(128, 8, 32),
+)
+"""Small and large, deep and wide."""
+
+_TOLERANCE_STEPS = 8
+"""Half-precision units in the last place of the best logit: rounding of one sum, carried through the layers."""
+
+_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an action's output leaves plain decoding's."""
+
+    prompt: int
+    action: Action
+    position: int
+    """Of the first different token in the output."""
+    logit_gap: float
+    """Between the target's two best logits there."""
+    tolerance: float
+    """Gap below which the number format cannot tell the two apart; 0 in float32."""
+
+    @property
+    def explained(self) -> bool:
+        """Whether rounding explains it."""
+        return self.logit_gap <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class LosslessReport:
+    """Every comparison that was made."""
+
+    dtype: str
+    prompts: int
+    compared: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def unexplained(self) -> int:
+        """Differences that rounding does not explain."""
+        return sum(not difference.explained for difference in self.differences)
+
+    @property
+    def prompts_that_differ(self) -> int:
+        """Prompts with a difference under at least one action."""
+        return len({difference.prompt for difference in self.differences})
+
+
+def verify_lossless(
+    models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int, actions: Sequence[Action] = SPREAD
+) -> LosslessReport:
+    """Greedy decoding of every prompt, plain and under every action. :param prompts: token ids of each."""
+    reserved = Action(
+        max(a.total_tokens for a in actions), max(a.depth for a in actions), max(a.top_k for a in actions)
+    )
+    differences: list[Difference] = []
+    with running_engine(models, reserved) as engine:
+        for number, prompt in enumerate(prompts):
+            plain = run(engine, fixed_request(prompt, OFF, max_new_tokens)).token_ids
+            for action in actions:
+                tokens = run(engine, fixed_request(prompt, action, max_new_tokens)).token_ids
+                position = next(_places(plain, tokens), None)
+                if position is not None:
+                    best, gap = _gap(models.target, [*prompt, *plain[:position]])
+                    tolerance = _tolerance(models.target.layout.dtype, best)
+                    differences.append(Difference(number, action, position, gap, tolerance))
+    return LosslessReport(models.info.dtype, len(prompts), len(prompts) * len(actions), tuple(differences))
+
+
+def _places(first: Sequence[int], second: Sequence[int]) -> Iterator[int]:
+    """Where the two differ."""
+    return (place for place, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+
+
+@torch.inference_mode()
+def _gap(target: Target, tokens: Sequence[int]) -> tuple[float, float]:
+    """The target's best logit after these tokens, and how far ahead of the second it is."""
+    device, cache = target.layout.device, SequenceCache(target.layout, len(tokens))
+    logits = torch.empty(0)
+    for start in range(0, len(tokens), _CHUNK):
+        chunk = torch.tensor(tokens[start : start + _CHUNK], device=device)
+        count = chunk.shape[0]
+        rows = Rows(
+            cache=cache,
+            tokens=chunk,
+            positions=torch.arange(start, start + count, device=device),
+            visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
+            scored=torch.tensor([count - 1], device=device),
+        )
+        logits = target.forward([rows])[0].logits[0].float()
+        cache.commit(list(range(count)))
+    best, second = logits.topk(2).values.tolist()
+    return best, best - second
+
+
+def _tolerance(dtype: torch.dtype, best: float) -> float:
+    return 0.0 if dtype == torch.float32 else _TOLERANCE_STEPS * torch.finfo(dtype).eps * abs(best)

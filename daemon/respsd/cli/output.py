@@ -1,0 +1,51 @@
+"""What commands print: data on standard output, as a table for people or as one JSON document for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_UNBOUNDED = 1 << 16
+"""Columns of a table that goes into a pipe, where nothing may be cut off."""
+
+
+class OutputFormat(StrEnum):
+    """The values of `-o`."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="table for people, json for scripts.")]
+"""The type of a command's `output` parameter."""
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document and a line's end; the only thing that a command with `-o json` puts on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Write left-aligned columns without borders; None is an empty cell. NO_COLOR is respected."""
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
+    for header in headers:
+        table.add_column(header.upper(), no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = _UNBOUNDED
+    console.print(table)
+
+
+def print_message(text: str) -> None:
+    """Write a line for people to standard error, which leaves stdout to the data."""
+    sys.stderr.write(text + "\n")
