@@ -15,7 +15,7 @@ PROMPTS = [[1, 40, 17, 99], [1, 200]]
 
 def test_a_lossless_engine_has_no_differences():
     report = verify_lossless(load_tiny(), PROMPTS, 24, (Action(8, 3, 3), Action(16, 4, 4)))
-    assert (report.dtype, report.prompts, report.compared) == ("float32", 2, 4)
+    assert (report.dtype, report.prompts, report.compared) == ("float32", 2, 8)
     assert report.differences == ()
     assert (report.unexplained, report.prompts_that_differ) == (0, 0)
 
@@ -36,14 +36,15 @@ def test_a_broken_tree_mask_is_found_and_not_explained(monkeypatch):
     drafted = step.draft_tree
     monkeypatch.setattr(step, "draft_tree", lambda *args: blind(drafted(*args)))
     report = verify_lossless(load_tiny(), [[1, 40, 17, 99, 254, 3, 60]], 60, (Action(60, 7, 10),))
-    assert report.unexplained == 1
+    assert report.unexplained == len(report.differences) == 2
+    assert [difference.sampled for difference in report.differences] == [False, True]
     assert report.differences[0].logit_gap > 0
     assert report.differences[0].tolerance == 0.0
 
 
 def test_half_precision_differences_are_explained_by_close_logits_only():
-    close = Difference(0, OFF, 3, logit_gap=0.1, tolerance=0.5)
-    far = Difference(0, OFF, 3, logit_gap=0.6, tolerance=0.5)
+    close = Difference(0, OFF, False, 3, logit_gap=0.1, tolerance=0.5)
+    far = Difference(0, OFF, False, 3, logit_gap=0.6, tolerance=0.5)
     assert close.explained
     assert not far.explained
 

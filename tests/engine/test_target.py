@@ -136,3 +136,23 @@ def test_rotary_scaling_that_depends_on_the_batch_is_refused(tmp_path, rope_type
 def test_a_missing_checkpoint_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         Target.load(tmp_path / "nothing", torch.float32, models.CPU)
+
+
+@torch.inference_mode()
+def test_every_form_of_attention_computes_the_same(monkeypatch):
+    """Fused and as plain products, with and without a mask, against the definition in float64."""
+    from respsd.engine import attention
+
+    generator = torch.Generator().manual_seed(2)
+    query, keys, values = (torch.randn(heads, rows, 8, generator=generator) for heads, rows in ((6, 5), (2, 9), (2, 9)))
+    visible = torch.ones(5, 5).tril().bool()
+    seen = torch.cat((torch.ones(5, 4).bool(), visible), dim=1)
+    grouped = [tensor.double().repeat_interleave(3, 0) for tensor in (keys, values)]
+    scores = (query.double() @ grouped[0].transpose(1, 2)) * 0.3
+    expected = (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ grouped[1]).transpose(0, 1)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
+        mask = attention.segment_mask(visible, 4, 3, dtype)
+        for threshold in (0, 1000):
+            monkeypatch.setattr(attention, "_PRODUCTS_FROM", threshold)
+            out = attention.attend(*(tensor.to(dtype) for tensor in (query, keys, values)), mask, 0.3)
+            torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)

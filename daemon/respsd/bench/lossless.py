@@ -1,13 +1,14 @@
 """Is speculation lossless on these models and this machine? Plain decoding against a spread of actions, token by token.
 
-In float32 every difference is a fault. In half precision a tree's attention sums in another order than plain
-decoding, so the argmax may flip where the target's two best logits are closer than the number format can tell; for
-each difference the gap between them is measured and compared with `tolerance`.
+In float32 every difference is a fault, in greedy decoding and in sampling with a seed. In half precision a tree's
+attention sums in another order than plain decoding, so the argmax may flip where the target's two best logits are
+closer than the number format can tell; there greedy decoding is compared, and for each difference the gap between
+the two is measured and held against `tolerance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from respsd.bench.local import fixed_request, run, running_engine
 from respsd.control.action import EAGLE3, OFF, Action
 from respsd.engine.assembly import Models
 from respsd.engine.kv_cache import SequenceCache
+from respsd.engine.request import SamplingParams
 from respsd.engine.target import Rows, Target
 
 SPREAD: tuple[Action, ...] = (
@@ -34,6 +36,9 @@ SPREAD: tuple[Action, ...] = (
 )
 """Small and large, deep and wide."""
 
+GREEDY = SamplingParams()
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, seed=20_260_112)
+
 _TOLERANCE_STEPS = 8
 """Half-precision units in the last place of the best logit: rounding of one sum, carried through the layers."""
 
@@ -46,6 +51,8 @@ class Difference:
 
     prompt: int
     action: Action
+    sampled: bool
+    """Found while sampling with a seed, not in greedy decoding."""
     position: int
     """Of the first different token in the output."""
     logit_gap: float
@@ -80,24 +87,33 @@ class LosslessReport:
 
 
 def verify_lossless(
-    models: Models, prompts: Sequence[Sequence[int]], max_new_tokens: int, actions: Sequence[Action] = SPREAD
+    models: Models,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    actions: Sequence[Action] = SPREAD,
+    progress: Callable[[], None] = lambda: None,
 ) -> LosslessReport:
-    """Greedy decoding of every prompt, plain and under every action. :param prompts: token ids of each."""
+    """Decode every prompt plainly and under every action. :param prompts: token ids of each."""
     reserved = Action(
         max(a.total_tokens for a in actions), max(a.depth for a in actions), max(a.top_k for a in actions)
     )
+    dtype = models.target.layout.dtype
+    ways = (GREEDY, SAMPLED) if dtype == torch.float32 else (GREEDY,)
     differences: list[Difference] = []
     with running_engine(models, reserved) as engine:
         for number, prompt in enumerate(prompts):
-            plain = run(engine, fixed_request(prompt, OFF, max_new_tokens)).token_ids
-            for action in actions:
-                tokens = run(engine, fixed_request(prompt, action, max_new_tokens)).token_ids
-                position = next(_places(plain, tokens), None)
-                if position is not None:
-                    best, gap = _gap(models.target, [*prompt, *plain[:position]])
-                    tolerance = _tolerance(models.target.layout.dtype, best)
-                    differences.append(Difference(number, action, position, gap, tolerance))
-    return LosslessReport(models.info.dtype, len(prompts), len(prompts) * len(actions), tuple(differences))
+            for sampling in ways:
+                plain = run(engine, fixed_request(prompt, OFF, max_new_tokens, sampling=sampling)).token_ids
+                for action in actions:
+                    request = fixed_request(prompt, action, max_new_tokens, sampling=sampling)
+                    position = next(_places(plain, run(engine, request).token_ids), None)
+                    if position is not None:
+                        best, gap = _gap(models.target, [*prompt, *plain[:position]])
+                        tolerance = _tolerance(dtype, best)
+                        differences.append(Difference(number, action, sampling is SAMPLED, position, gap, tolerance))
+                progress()
+    compared = len(prompts) * len(ways) * len(actions)
+    return LosslessReport(models.info.dtype, len(prompts), compared, tuple(differences))
 
 
 def _places(first: Sequence[int], second: Sequence[int]) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,7 +71,26 @@ def load_models(
     target_name: str | None = None,
     drafter_name: str | None = None,
 ) -> Models:
-    """Load checkpoints as published; raise CheckpointError where one is refused."""
+    """Load checkpoints as published; raise CheckpointError where one is refused.
+
+    The work is done on a thread that ends with it. OpenMP keeps a pool of workers for each thread that ever computed,
+    and puts workers to sleep between operations once they outnumber the processors: a loading thread that lived on
+    would slow the engine's thread down (measured: 38 in place of 23 ms a step on two cores).
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
+        return loader.submit(
+            _load_models, target_folder, drafter_folder, dtype, device, target_name, drafter_name
+        ).result()
+
+
+def _load_models(
+    target_folder: Path,
+    drafter_folder: Path | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    target_name: str | None,
+    drafter_name: str | None,
+) -> Models:
     target = Target.load(target_folder, dtype, device)
     tokenizer = HfTokenizer.load(target_folder)
     drafter = None

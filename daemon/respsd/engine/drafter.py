@@ -15,6 +15,7 @@ from respsd.engine.attention import attend, segment_mask
 from respsd.engine.checkpoint import DrafterCheckpoint
 from respsd.engine.drafter_config import AUX_STATES
 from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.engine.packed_linear import PackedLinear
 from respsd.engine.rope import RotaryEmbedding
 
 _EXTEND_CHUNK = 512
@@ -29,23 +30,26 @@ class Drafter:
         self.config = config
         weights = {name: tensor.to(device, dtype) for name, tensor in checkpoint.tensors.items()}
         self._embedding = weights.get("embed_tokens.weight", target_embedding)
-        self._fc = weights["fc.weight"]
+        self._fc = PackedLinear(weights["fc.weight"])
         self._joined_norm = weights.get("input_norm.weight")
         self._fc_norms = [weights[f"fc_norm.{i}.weight"] for i in range(AUX_STATES)] if config.fc_norm else None
         self._token_norm = weights["layer.input_layernorm.weight"]
         self._feature_norm = weights["layer.hidden_norm.weight"]
         self._mlp_norm = weights["layer.post_attention_layernorm.weight"]
         self._final_norm = weights["norm.weight"]
-        # Fused once: a draft level is a handful of small products, so each launch saved counts.
-        self._qkv = torch.cat([weights[f"layer.self_attn.{x}_proj.weight"] for x in "qkv"])
-        self._qkv_bias = (
-            torch.cat([weights[f"layer.self_attn.{x}_proj.bias"] for x in "qkv"]) if config.attention_bias else None
+
+        def joined(names: str, suffix: str) -> Tensor:
+            return torch.cat([weights[f"layer.{name}_proj.{suffix}"] for name in names.split()])
+
+        # Joined once: a draft level is a handful of small products, so each launch saved counts.
+        attention = "self_attn.q self_attn.k self_attn.v"
+        self._qkv = PackedLinear(
+            joined(attention, "weight"), joined(attention, "bias") if config.attention_bias else None
         )
-        self._o = weights["layer.self_attn.o_proj.weight"]
-        self._o_bias = weights.get("layer.self_attn.o_proj.bias")
-        self._gate_up = torch.cat([weights["layer.mlp.gate_proj.weight"], weights["layer.mlp.up_proj.weight"]])
-        self._down = weights["layer.mlp.down_proj.weight"]
-        self._lm_head = weights["lm_head.weight"]
+        self._o = PackedLinear(weights["layer.self_attn.o_proj.weight"], weights.get("layer.self_attn.o_proj.bias"))
+        self._gate_up = PackedLinear(joined("mlp.gate mlp.up", "weight"))
+        self._down = PackedLinear(weights["layer.mlp.down_proj.weight"])
+        self._lm_head = PackedLinear(weights["lm_head.weight"])
         self.draft_to_target = checkpoint.draft_to_target.to(device)  # int64 [draft_vocab], absolute ids
         self._rotary = RotaryEmbedding(config.rope, device)
         self.layout = KvLayout(1, config.kv_heads, config.head_dim, dtype, device)
@@ -95,7 +99,7 @@ class Drafter:
             states = taps.chunk(AUX_STATES, dim=-1)
             normed = [self._norm(state, weight) for state, weight in zip(states, self._fc_norms, strict=True)]
             taps = torch.cat(normed, dim=-1)
-        return F.linear(taps, self._fc)
+        return self._fc(taps)
 
     def forward(
         self,
@@ -111,7 +115,7 @@ class Drafter:
         embedded = self._norm(F.embedding(tokens, self._embedding), self._token_norm)
         normed = self._norm(features, self._feature_norm)
         residual = normed if config.norm_before_residual else features
-        qkv = F.linear(torch.cat((embedded, normed), dim=-1), self._qkv, self._qkv_bias)
+        qkv = self._qkv(torch.cat((embedded, normed), dim=-1))
         qkv = qkv.view(rows, config.heads + 2 * config.kv_heads, config.head_dim).transpose(0, 1)
         rotated, values = qkv.tensor_split((config.heads + config.kv_heads,))
         cos, sin = self._rotary.cos_sin(positions, rotated.dtype)  # [rows, head_dim]
@@ -119,15 +123,15 @@ class Drafter:
         query, keys = rotated.tensor_split((config.heads,))
         seen_keys, seen_values = cache.write(0, start, keys, values)
         attended = attend(query, seen_keys, seen_values, mask, self._scale).reshape(rows, -1)
-        hidden = residual + F.linear(attended, self._o, self._o_bias)
-        gate, up = F.linear(self._norm(hidden, self._mlp_norm), self._gate_up).chunk(2, dim=-1)
-        hidden = hidden + F.linear(F.silu(gate) * up, self._down)
+        hidden = residual + self._o(attended)
+        gate, up = self._gate_up(self._norm(hidden, self._mlp_norm)).chunk(2, dim=-1)
+        hidden = hidden + self._down(F.silu(gate) * up)
         return self._norm(hidden, self._final_norm) if config.norm_output else hidden
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Log-probabilities over the draft vocabulary in float32, [rows, draft_vocab]."""
         normed = hidden if self.config.norm_output else self._norm(hidden, self._final_norm)
-        return F.linear(normed, self._lm_head).float().log_softmax(dim=-1)
+        return self._lm_head(normed).log_softmax(dim=-1, dtype=torch.float32)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)

@@ -165,7 +165,7 @@ class Stepper:
 
     def _commit(self, draft: _Draft, output: TargetOutput, greedy: list[int] | None) -> Walk | None:
         """Walk the tree by the target's tokens and keep the path's KV and features; None where the target failed."""
-        sequence, tree = draft.sequence, draft.tree
+        sequence = draft.sequence
         position = sequence.cache.length + 1  # of the token drawn at the root
 
         def draw(node: int, path: list[int]) -> int:
@@ -179,7 +179,8 @@ class Stepper:
             sequence.fail(fault)
             return None
         sequence.cache.commit(path.nodes)
-        kept = output.features if len(path.nodes) == tree.size else output.features[path.nodes]
+        # A copy: a view would keep the whole batch's features alive for as long as a row is pending.
+        kept = output.features[path.nodes]
         sequence.last_features = kept[-1]
         if sequence.draft_cache is not None:
             sequence.pending.add(path.tokens, kept)
