@@ -55,7 +55,7 @@ def grow_slowly(drafter: Drafter, state: tuple[int, torch.Tensor], action: Actio
         hidden = drafter.extend(cache, torch.tensor([*PROMPT[1:], root]), features)
         for token in path:
             one = torch.tensor([token])
-            hidden = drafter.forward(cache, cache.length, one, hidden, torch.tensor([cache.length]), None)
+            hidden = drafter.forward(cache, cache.length, one, hidden, drafter.rotation(cache.length, 1), None)
             cache.length += 1
         best = drafter.log_probs(hidden)[0].topk(action.top_k)
         ids = drafter.draft_to_target[best.indices].tolist()

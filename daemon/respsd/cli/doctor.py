@@ -86,6 +86,7 @@ def _lossless(report: LosslessReport) -> dict[str, object]:
             {
                 "prompt": difference.prompt,
                 "action": str(difference.action),
+                "sampled": difference.sampled,
                 "position": difference.position,
                 "logit_gap": difference.logit_gap,
                 "tolerance": difference.tolerance,

@@ -53,9 +53,10 @@ def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -
     :return: [rows * group or rows, prefix + rows], 0 or -inf.
     """
     rows = visible.shape[0]
-    mask = torch.zeros((rows, prefix + rows), dtype=dtype, device=visible.device)
-    mask[:, prefix:].masked_fill_(~visible, float("-inf"))
-    return mask.repeat(group, 1) if rows <= _FOLD_LIMIT else mask
+    copies = group if rows <= _FOLD_LIMIT else 1
+    mask = torch.zeros((copies, rows, prefix + rows), dtype=dtype, device=visible.device)
+    mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
+    return mask.view(-1, prefix + rows)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:

@@ -18,6 +18,9 @@ from respsd.engine.kv_cache import KvLayout, SequenceCache
 from respsd.engine.packed_linear import PackedLinear
 from respsd.engine.rope import RotaryEmbedding
 
+Rotation = tuple[Tensor, Tensor]
+"""cos and sin of some positions."""
+
 _EXTEND_CHUNK = 512
 """Prefix rows per pass, which bounds the attention mask of a long catch-up."""
 
@@ -70,26 +73,36 @@ class Drafter:
             if count > 1:
                 causal = torch.ones((count, count), dtype=torch.bool, device=tokens.device).tril()
                 mask = segment_mask(causal, cache.length, self._group, self.layout.dtype)
-            positions = torch.arange(cache.length, cache.length + count, device=tokens.device)
-            out = self.forward(cache, cache.length, tokens[chunk], self.fuse(features[chunk]), positions, mask)
+            rotation = self.rotation(cache.length, count)
+            out = self.forward(cache, cache.length, tokens[chunk], self.fuse(features[chunk]), rotation, mask)
             cache.length += count
         return out[-1:]
 
+    def rotation(self, start: int, count: int) -> Rotation:
+        """cos and sin of `count` positions from `start` on, each [count, head_dim]."""
+        positions = torch.arange(start, start + count, device=self.layout.device)
+        return self._rotary.cos_sin(positions, self.layout.dtype)
+
     def expand(
-        self, cache: SequenceCache, offset: int, tokens: Tensor, features: Tensor, level: int, visible: Tensor
+        self,
+        cache: SequenceCache,
+        offset: int,
+        tokens: Tensor,
+        features: Tensor,
+        rotation: Rotation,
+        visible: Tensor,
     ) -> Tensor:
         """Run one frontier of a draft tree; its rows become scratch at `cache.length + offset`.
 
         :param tokens: int64 [frontier]; `features` [frontier, hidden], the outputs of their parents.
-        :param level: expansions before this one; all rows share one rotary position.
+        :param rotation: each [1, head_dim]: all rows of a level share one position.
         :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
         :return: outputs, [frontier, hidden].
         """
-        prefix = cache.length
-        mask = torch.zeros((visible.shape[0], prefix + visible.shape[1]), dtype=self.layout.dtype, device=tokens.device)
-        mask[:, prefix:].masked_fill_(~visible, float("-inf"))
-        positions = torch.full_like(tokens, prefix + level)
-        return self.forward(cache, prefix + offset, tokens, features, positions, mask.repeat(self._group, 1))
+        prefix, (rows, tree) = cache.length, visible.shape
+        mask = torch.zeros((self._group, rows, prefix + tree), dtype=self.layout.dtype, device=tokens.device)
+        mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
+        return self.forward(cache, prefix + offset, tokens, features, rotation, mask.view(-1, prefix + tree))
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Target taps to drafter features: [rows, 3 * target hidden] -> [rows, hidden]."""
@@ -107,7 +120,7 @@ class Drafter:
         start: int,
         tokens: Tensor,  # int64 [rows]
         features: Tensor,  # [rows, hidden]
-        positions: Tensor,  # int64 [rows]
+        rotation: Rotation,  # each [rows or 1, head_dim]
         mask: Tensor | None,  # additive, [rows * group, start + rows]
     ) -> Tensor:
         """The decoder layer: outputs [rows, hidden], the recurrent feature of each row's children."""
@@ -118,7 +131,7 @@ class Drafter:
         qkv = self._qkv(torch.cat((embedded, normed), dim=-1))
         qkv = qkv.view(rows, config.heads + 2 * config.kv_heads, config.head_dim).transpose(0, 1)
         rotated, values = qkv.tensor_split((config.heads + config.kv_heads,))
-        cos, sin = self._rotary.cos_sin(positions, rotated.dtype)  # [rows, head_dim]
+        cos, sin = rotation
         rotated = rotated * cos + _rotate_half(rotated) * sin  # [heads + kv_heads, rows, head_dim]
         query, keys = rotated.tensor_split((config.heads,))
         seen_keys, seen_values = cache.write(0, start, keys, values)

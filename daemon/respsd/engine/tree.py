@@ -88,17 +88,19 @@ def _grow(drafter: Drafter, cache: SequenceCache, output: Tensor, depth: int, to
     features = output.expand(width, -1)  # [k, hidden]
     numbers = torch.arange(width, device=device)  # the frontier's candidate numbers
     own = torch.eye(width, dtype=torch.bool, device=device)
+    cos, sin = drafter.rotation(cache.length, depth)  # [depth, head_dim]
     visible = own  # [k, k * (level + 1)]
     all_tokens, all_scores = [tokens], [scores]
     all_parents = [torch.full_like(numbers, -1)]
     for level in range(depth):
         targets = drafter.draft_to_target[tokens]
-        hidden = drafter.expand(cache, level * width, targets, features, level, visible)  # [k, hidden]
+        rotation = (cos[level : level + 1], sin[level : level + 1])
+        hidden = drafter.expand(cache, level * width, targets, features, rotation, visible)  # [k, hidden]
         best = drafter.log_probs(hidden).topk(width)  # [k, k]
         cumulative = (best.values + scores[:, None]).flatten()  # [k * k]
         all_tokens.append(best.indices.flatten())
         all_scores.append(cumulative)
-        all_parents.append(numbers.repeat_interleave(width))
+        all_parents.append(numbers[:, None].expand(-1, width).flatten())
         if level + 1 == depth:
             break
         frontier = cumulative.topk(width)
@@ -107,8 +109,7 @@ def _grow(drafter: Drafter, cache: SequenceCache, output: Tensor, depth: int, to
         tokens, scores, features = all_tokens[-1][chosen], frontier.values, hidden[parent_rows]
         numbers = width + level * width**2 + chosen
         visible = torch.cat((visible[parent_rows], own), dim=1)
-    level_sizes = torch.tensor([width] + [width**2] * depth, device=device)
-    depths = torch.arange(1, depth + 2, device=device).repeat_interleave(level_sizes)
+    depths = (torch.arange(width + depth * width**2, device=device) - width).div(width**2, rounding_mode="floor") + 2
     return _Candidates(
         tokens=torch.cat(all_tokens),
         log_probs=torch.cat(all_scores),

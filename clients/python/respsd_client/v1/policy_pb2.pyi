@@ -76,7 +76,7 @@ class Policy(_message.Message):
     TOKENS_PER_SECOND_FIELD_NUMBER: _builtins.int
     ACTION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """Number of the version; 1 is the baseline."""
+    """Number of the version, from 1."""
     state: _builtins.str
     """Where it stands, in the store's words."""
     kind: _builtins.str
