@@ -49,6 +49,6 @@ def test_half_precision_differences_are_explained_by_close_logits_only():
     assert not far.explained
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, 0.0), (torch.bfloat16, 8 * 2**-7 * 16.0)])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, 0.0), (torch.bfloat16, 4 * 2**-7 * 16.0)])
 def test_tolerance_is_a_few_steps_of_the_number_format(dtype, expected):
     assert lossless._tolerance(dtype, -16.0) == expected

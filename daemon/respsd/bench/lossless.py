@@ -39,7 +39,7 @@ SPREAD: tuple[Action, ...] = (
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, seed=20_260_112)
 
-_TOLERANCE_STEPS = 8
+_TOLERANCE_STEPS = 4
 """Half-precision units in the last place of the best logit: rounding of one sum, carried through the layers."""
 
 _CHUNK = 512
