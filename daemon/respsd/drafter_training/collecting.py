@@ -1,0 +1,264 @@
+"""Collecting: prompts to the target's own answers, in an order of which every beginning is a balanced sample."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import torch
+
+from respsd.clock import Clock
+from respsd.drafter_training.answers import Answer, AnswerFile, answer_key, read_answers
+from respsd.drafter_training.batched_generation import BatchedGenerator, Job, load_generation_model
+from respsd.drafter_training.progress import ProgressReport
+from respsd.drafter_training.prompts import Conversation, Skipped, read_conversations
+from respsd.engine.tokenizer import HfTokenizer
+from respsd.errors import InvalidRequest, TrainingDataError
+
+log = structlog.get_logger(__name__)
+
+_APPEND_AT = 32
+"""Answers that are written together; a kill loses at most these and the unfinished ones."""
+_LENGTH_WINDOW = 1024
+"""Jobs that are put in order of prompt length. Slots of similar length waste less attention; a small window keeps
+every beginning of the whole order balanced."""
+_NS_PER_SECOND = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """Settings of a collecting run."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.7, 1.0)
+    """Each prompt is answered at each of them once. The first pass over the prompts takes them in turn, so one that
+    is named twice gets a larger share of that pass."""
+    max_new_tokens: int = 256
+    max_prompt_tokens: int = 512
+    """Longer prompts are left out and counted."""
+    limit: int | None = None
+    """Answers in the file at which to stop; None: all."""
+    slots: int = 128
+    """Answers that are generated at once; memory grows with it (see `SlotCache`)."""
+    seed: int = 0
+
+
+class ChatRenderer(Protocol):
+    """The part of a tokenizer that collecting needs."""
+
+    eos_token_ids: tuple[int, ...]
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a conversation, ready for the answer."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a run did."""
+
+    answers: int
+    tokens: int
+    answers_before: int
+    """Found in the file when it started."""
+    skipped: Skipped
+
+
+@dataclass(slots=True)
+class _Dialogue:
+    """A conversation at one temperature and how far it is answered."""
+
+    conversation: Conversation
+    temperature: float
+    messages: list[Mapping[str, str]]
+    turn: int = 0
+
+
+def collect(
+    prompt_files: Sequence[Path],
+    output: Path,
+    target: Path,
+    options: CollectOptions,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    clock: Clock,
+    answered: Sequence[Path] = (),
+) -> Collected:
+    """Answer the prompts and append the answers to `output`; what it or `answered` holds already is not done again.
+
+    :param answered: other answer files whose answers count as done.
+    """
+    skipped = Skipped()
+    conversations = [one for file in prompt_files for one in read_conversations(file, skipped)]
+    if not conversations:
+        raise TrainingDataError(", ".join(map(str, prompt_files)), f"no usable prompt; {skipped.describe()}")
+    tokenizer = HfTokenizer.load(target)
+    with AnswerFile(output) as file:
+        known = _known_answers([output, *answered], skipped)
+        before = sum(1 for _ in read_answers(output, Skipped()))
+        plan = _Plan(tokenizer, options, known, skipped)
+        jobs = plan.jobs(conversations)
+        turns = sum(plan.turns_left(job) for job in jobs)
+        total = turns if options.limit is None else min(turns, max(0, options.limit - before))
+        log.info("collecting", jobs=len(jobs), to_do=total, answers_before=before, skipped=skipped.describe())
+        if not total:
+            return Collected(0, 0, before, skipped)
+        model = load_generation_model(target, dtype, device)
+        _check_context(options, int(model.config.get_text_config().max_position_embeddings))
+        generator = BatchedGenerator(
+            model,
+            slots=min(options.slots, len(jobs)),
+            capacity=options.max_prompt_tokens + options.max_new_tokens,
+            max_new_tokens=options.max_new_tokens,
+            eos_token_ids=tokenizer.eos_token_ids,
+            seed=options.seed + before,  # another seed for each run, or a resumed one would repeat its noise
+        )
+        answers, tokens = _run(generator, plan, deque(jobs), total, before, file, clock)
+    return Collected(answers, tokens, before, skipped)
+
+
+def _check_context(options: CollectOptions, context: int) -> None:
+    longest = options.max_prompt_tokens + options.max_new_tokens
+    if longest > context:
+        raise InvalidRequest("max_prompt_tokens + max_new_tokens", longest, f"the target's context holds {context}")
+
+
+def _run(
+    generator: BatchedGenerator,
+    plan: _Plan,
+    queue: deque[Job],
+    total: int,
+    before: int,
+    file: AnswerFile,
+    clock: Clock,
+) -> tuple[int, int]:
+    """Generate and append until `total` answers are written or none is left; returns answers and tokens."""
+    pending: list[Answer] = []
+    answers = tokens = 0
+    started = clock.monotonic_ns()
+    with ProgressReport("answers", before + total, clock, done=before) as progress:
+        for job in generator.run(queue):
+            pending.append(plan.answer(job))
+            tokens += len(job.answer_ids)
+            queue.extendleft(plan.follow_up(job))
+            finished = answers + len(pending) >= total
+            if len(pending) >= _APPEND_AT or finished:
+                file.append(pending)
+                answers += len(pending)
+                speed = tokens * _NS_PER_SECOND / max(1, clock.monotonic_ns() - started)
+                progress.advance(len(pending), f"{tokens} tokens, {speed:.0f} tokens/s")
+                pending = []
+            if finished:
+                return answers, tokens
+        if pending:
+            file.append(pending)
+    return answers + len(pending), tokens
+
+
+def _known_answers(files: Iterable[Path], skipped: Skipped) -> dict[str, Sequence[int]]:
+    """Answer tokens by key, four bytes each."""
+    return {answer.key: array("I", answer.answer_ids) for file in files for answer in read_answers(file, skipped)}
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which answers are wanted, in which order, and what follows from each."""
+
+    tokenizer: ChatRenderer
+    options: CollectOptions
+    known: Mapping[str, Sequence[int]]
+    skipped: Skipped
+    _dialogues: list[_Dialogue] = field(default_factory=list)
+    _too_long: set[str] = field(default_factory=set)
+
+    def jobs(self, conversations: Sequence[Conversation]) -> list[Job]:
+        """Every answer that is wanted and not known yet; later turns follow from `follow_up`."""
+        jobs: list[Job] = []
+        temperatures = self.options.temperatures
+        planned: set[str] = set()
+        for shift in range(len(temperatures)):
+            for number, conversation in enumerate(balanced(conversations, self.options.seed)):
+                temperature = temperatures[(number + shift) % len(temperatures)]
+                dialogue = _Dialogue(conversation, temperature, list(conversation.opening))
+                job = self._next_job(dialogue)
+                if job is not None and (key := answer_key(job.prompt_ids, temperature)) not in planned:
+                    planned.add(key)
+                    jobs.append(job)
+        return by_length_in_windows(jobs, _LENGTH_WINDOW)
+
+    def turns_left(self, job: Job) -> int:
+        """Answers that the job's conversation needs, its own included."""
+        dialogue = self._dialogues[job.tag]
+        return len(dialogue.conversation.turns) - dialogue.turn
+
+    def answer(self, job: Job) -> Answer:
+        """The record of a finished job."""
+        source = self._dialogues[job.tag].conversation.source
+        return Answer(source, job.temperature, job.prompt_ids, job.answer_ids)
+
+    def follow_up(self, job: Job) -> list[Job]:
+        """The next turn of the job's conversation, where there is one."""
+        dialogue = self._dialogues[job.tag]
+        self._hear(dialogue, job.answer_ids)
+        following = self._next_job(dialogue)
+        return [] if following is None else [following]
+
+    def _next_job(self, dialogue: _Dialogue) -> Job | None:
+        """The dialogue's next turn that is not known; None where it ends before or the prompt grows too long."""
+        while dialogue.turn < len(dialogue.conversation.turns):
+            dialogue.messages.append({"role": "user", "content": dialogue.conversation.turns[dialogue.turn]})
+            prompt_ids = self.tokenizer.render_chat(dialogue.messages)
+            if len(prompt_ids) > self.options.max_prompt_tokens:
+                self._count_too_long(prompt_ids)
+                return None
+            known = self.known.get(answer_key(prompt_ids, dialogue.temperature))
+            if known is None:
+                self._dialogues.append(dialogue)
+                return Job(prompt_ids, dialogue.temperature, len(self._dialogues) - 1)
+            self._hear(dialogue, known)
+        return None
+
+    def _count_too_long(self, prompt_ids: list[int]) -> None:
+        """Once for a prompt, however many temperatures there are."""
+        key = answer_key(prompt_ids, 0.0)
+        if key not in self._too_long:
+            self._too_long.add(key)
+            self.skipped.count(f"longer than {self.options.max_prompt_tokens} tokens")
+
+    def _hear(self, dialogue: _Dialogue, answer_ids: Sequence[int]) -> None:
+        dialogue.messages.append({"role": "assistant", "content": self.tokenizer.decode(answer_ids)})
+        dialogue.turn += 1
+
+
+def balanced(conversations: Sequence[Conversation], seed: int) -> list[Conversation]:
+    """Shuffled so that in every beginning a source's share goes with the square root of its size.
+
+    Small sources thus come early and large ones do not crowd them out.
+    """
+    shuffled = list(conversations)
+    random.Random(seed).shuffle(shuffled)
+    sizes, ranks = Counter(one.source for one in shuffled), Counter[str]()
+    keyed = []
+    for one in shuffled:
+        keyed.append(((ranks[one.source] + 0.5) / sizes[one.source] ** 0.5, one))
+        ranks[one.source] += 1
+    return [one for _, one in sorted(keyed, key=lambda pair: pair[0])]
+
+
+def by_length_in_windows(jobs: Sequence[Job], window: int) -> list[Job]:
+    """Each window sorted by prompt length, up and down in turn, so that neighbours are of similar length."""
+    ordered: list[Job] = []
+    for number, start in enumerate(range(0, len(jobs), window)):
+        part = sorted(jobs[start : start + window], key=lambda job: len(job.prompt_ids), reverse=number % 2 == 1)
+        ordered.extend(part)
+    return ordered

@@ -1,0 +1,182 @@
+"""Training the tiny drafter end to end: it learns, and a killed run ends as an uninterrupted one."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import models, tiny
+
+from respsd.clock import SystemClock
+from respsd.drafter_training import run_state
+from respsd.drafter_training.answers import Answer, AnswerFile
+from respsd.drafter_training.optimiser import schedule
+from respsd.drafter_training.options import TrainOptions
+from respsd.drafter_training.run_state import RunState
+from respsd.drafter_training.train_command import Trained, train
+from respsd.drafter_training.training import Schedule
+from respsd.engine.checkpoint import load_drafter_checkpoint
+from respsd.engine.kv_cache import SequenceCache
+from respsd.errors import InvalidRequest, SettingsError, TrainingDataError
+
+OPTIONS = TrainOptions(
+    draft_vocab=48, unrolled_steps=3, epochs=4, rows_per_batch=64, warmup=2, held_out=0.25, prompt_weight=0.5
+)
+SCHEDULE = Schedule(evaluate_every=8, save_every=5)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Greedy continuations of random prompts."""
+    draw = random.Random(0)
+    file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
+    with AnswerFile(file) as out:
+        for _ in range(24):
+            prompt = [1, 4, *(draw.randrange(3, tiny.VOCAB) for _ in range(draw.randrange(2, 6)))]
+            out.append([Answer("random", 0.0, prompt, _greedy(prompt, 16))])
+    return file
+
+
+def _greedy(prompt: list[int], count: int) -> list[int]:
+    cache = SequenceCache(models.target().layout, 64)
+    out = [int(models.prefill(cache, prompt).logits[-1].argmax())]
+    while len(out) < count and out[-1] != tiny.EOS:
+        output = models.target().forward([models.rows(cache, out[-1:])])[0]
+        cache.commit([0])
+        out.append(int(output.logits[0].argmax()))
+    return out
+
+
+def _train(answers: Path, folder: Path, options: TrainOptions = OPTIONS, **changes: object) -> Trained:
+    return train(
+        [answers],
+        folder,
+        models.folders()[0],
+        options,
+        dtype=torch.float32,
+        device=models.CPU,
+        clock=SystemClock(),
+        schedule=SCHEDULE,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(answers: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return _train(answers, tmp_path_factory.mktemp("whole"))
+
+
+def test_the_loss_falls_and_the_curves_are_written(uninterrupted: Trained) -> None:
+    history = json.loads((uninterrupted.folder / "curves.json").read_text())
+    assert [point["step"] for point in history][-1] == uninterrupted.steps
+    assert history[-1]["training_loss"] < 0.8 * history[0]["training_loss"]
+    assert len(history[-1]["agreement"]) == OPTIONS.unrolled_steps
+    assert (uninterrupted.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_checkpoint_is_one_that_the_engine_loads(uninterrupted: Trained) -> None:
+    checkpoint = load_drafter_checkpoint(
+        uninterrupted.folder, target_vocab_size=tiny.VOCAB, target_hidden_size=tiny.HIDDEN
+    )
+    assert checkpoint.config.draft_vocab_size == OPTIONS.draft_vocab
+    assert {tensor.dtype for tensor in checkpoint.tensors.values()} == {torch.bfloat16}
+    tensors = load_file(uninterrupted.folder / "model.safetensors")
+    assert int(tensors["t2d"].sum()) == OPTIONS.draft_vocab
+    assert torch.equal(torch.arange(48) + tensors["d2t"], tensors["t2d"].nonzero()[:, 0])
+
+
+@pytest.mark.parametrize("save", [2, 3])
+def test_a_killed_run_goes_on_and_ends_as_an_uninterrupted_one(
+    answers: Path, uninterrupted: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: int
+) -> None:
+    saved, steps = RunState.save, []
+
+    def killed(self: RunState, step: int, *rest: object) -> None:
+        saved(self, step, *rest)  # type: ignore[arg-type]
+        steps.append(step)
+        if len(steps) == save:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunState, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _train(answers, tmp_path)
+    assert steps[-1] < uninterrupted.steps
+    resumed = _train(answers, tmp_path)
+    assert resumed.last == uninterrupted.last
+    for name in ("curves.json", "model.safetensors"):
+        assert (tmp_path / name).read_bytes() == (uninterrupted.folder / name).read_bytes()
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(
+    answers: Path, uninterrupted: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def refuse_second(_descriptor: int) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    features = tmp_path / "features"
+    _train(answers, tmp_path / "other", features=features)  # so that only states are written below
+    with monkeypatch.context() as patch:
+        patch.setattr(run_state.os, "fsync", refuse_second)
+        patch.setattr("respsd.drafter_training.train_command.export_checkpoint", lambda *_: None)
+        with pytest.raises(TrainingDataError, match="the last checkpoint stands"):
+            _train(answers, tmp_path / "run", features=features)
+    assert not (tmp_path / "run" / "state.pt.part").exists()
+    assert _train(answers, tmp_path / "run", features=features).last == uninterrupted.last
+
+
+def test_other_settings_do_not_continue_a_run(answers: Path, tmp_path: Path) -> None:
+    _train(answers, tmp_path)
+    with pytest.raises(SettingsError, match="other settings or data"):
+        _train(answers, tmp_path, dataclasses.replace(OPTIONS, seed=1))
+
+
+def test_a_checkpoint_can_be_trained_on(answers: Path, uninterrupted: Trained, tmp_path: Path) -> None:
+    options = dataclasses.replace(OPTIONS, draft_vocab=20, epochs=1, learning_rate=0.0, matrix_learning_rate=0.0)
+    again = _train(answers, tmp_path, options, initial=uninterrupted.folder)
+    before = load_file(uninterrupted.folder / "model.safetensors")
+    after = load_file(again.folder / "model.safetensors")
+    assert before.keys() == after.keys()
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name], tensor, atol=0.0, rtol=0.01)
+
+
+def test_lines_that_cannot_be_used_are_counted_and_the_rest_is_trained_on(answers: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.jsonl"
+    lines = answers.read_text().splitlines()
+    long = Answer("long", 0.0, [1, 4] * 20, [5, 6])
+    damaged.write_text("\n".join([*lines, "", "{torn", json.dumps(dataclasses.asdict(long))]) + "\n")
+    done = _train(damaged, tmp_path / "run", dataclasses.replace(OPTIONS, epochs=1), max_tokens=30)
+    assert done.skipped.reasons == {"empty": 1, "not JSON": 1, "longer than 30 tokens": 1}
+
+
+def test_no_usable_answer_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(TrainingDataError, match="no usable answer; 1 line skipped"):
+        _train(tmp_path / "a.jsonl", tmp_path / "run")
+
+
+def test_a_vocabulary_larger_than_the_answers_is_an_error(answers: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="draft vocabulary"):
+        _train(answers, tmp_path, dataclasses.replace(OPTIONS, draft_vocab=tiny.VOCAB))
+
+
+def test_settings_out_of_range_are_named() -> None:
+    with pytest.raises(InvalidRequest, match=r"unrolled_steps: 0 is not allowed; it must be from 1 to 16"):
+        dataclasses.replace(OPTIONS, unrolled_steps=0).validated()
+
+
+def test_the_learning_rate_rises_then_falls_to_zero() -> None:
+    assert [schedule(step, 3, 8) for step in range(9)] == pytest.approx(
+        [0.25, 0.5 * 7 / 8, 0.75 * 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8, 0.0]
+    )

@@ -1,0 +1,128 @@
+"""Training computes what inference will: the unrolled rows equal the engine's drafter on the same tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import models, tiny
+
+from respsd.drafter_training.batches import Span, TrainingBatch
+from respsd.drafter_training.checkpoint_export import export_checkpoint
+from respsd.drafter_training.options import TrainOptions
+from respsd.drafter_training.train_command import drafter_config
+from respsd.drafter_training.unrolled import RowIndex, UnrolledDrafter
+from respsd.engine.checkpoint import load_drafter_checkpoint
+from respsd.engine.drafter import Drafter
+from respsd.engine.kv_cache import SequenceCache
+
+DRAFT_VOCAB = 64
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[UnrolledDrafter, Drafter]:
+    """A drafter in training with random weights, and its export loaded by the engine."""
+    return _pair(tmp_path_factory.mktemp("unrolled"))
+
+
+def _pair(folder: Path) -> tuple[UnrolledDrafter, Drafter]:
+    torch.manual_seed(0)
+    target = models.target()
+    config = drafter_config(target.config, TrainOptions(draft_vocab=DRAFT_VOCAB))
+    scale = torch.rand(3 * tiny.HIDDEN) * 5 + 0.1
+    head, norm = torch.randn(DRAFT_VOCAB, tiny.HIDDEN), torch.rand(tiny.HIDDEN)
+    unrolled = UnrolledDrafter(config, target.embedding, head, norm, scale)
+    with torch.no_grad():
+        for parameter in unrolled.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    export_checkpoint(unrolled, torch.arange(0, 2 * DRAFT_VOCAB, 2), folder, torch.float32)
+    checkpoint = load_drafter_checkpoint(folder, target_vocab_size=tiny.VOCAB, target_hidden_size=tiny.HIDDEN)
+    return unrolled, Drafter(checkpoint, target.embedding)
+
+
+def _batch(lengths: list[int], starts: list[int]) -> TrainingBatch:
+    total = sum(lengths)
+    spans, start = [], 0
+    for length, first_row in zip(lengths, starts, strict=True):
+        spans.append(Span(start, length, min(first_row, length - 2), length - 1))
+        start += length
+    return TrainingBatch(
+        tokens=torch.randint(0, tiny.VOCAB, (total,)),
+        taps=torch.randn(total, 3 * tiny.HIDDEN),
+        final=torch.randn(total, tiny.HIDDEN),
+        best=torch.randint(0, tiny.VOCAB, (total,)),
+        weight=torch.ones(total),
+        spans=tuple(spans),
+    )
+
+
+def _inference(drafter: Drafter, batch: TrainingBatch, span: Span, row: int, steps: int) -> list[torch.Tensor]:
+    """Outputs for the prefix that ends at `row`, then along the true tokens as a chain of a draft tree."""
+    tokens = batch.tokens[span.start : span.start + span.length]
+    taps = batch.taps[span.start : span.start + span.length]
+    cache = SequenceCache(drafter.layout, span.length + steps)
+    outputs = [drafter.extend(cache, tokens[1 : row + 2], taps[: row + 1])]
+    for level in range(steps - 1):
+        visible = torch.ones((1, level + 1), dtype=torch.bool)
+        token = tokens[row + 2 + level][None]
+        rotation = drafter.rotation(cache.length + level, 1)
+        outputs.append(drafter.expand(cache, level, token, outputs[-1], rotation, visible))
+    return outputs
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(3, 14), min_size=1, max_size=3),
+    starts=st.lists(st.integers(0, 12), min_size=3, max_size=3),
+    seed=st.integers(0, 2**16),
+)
+def test_unrolled_rows_equal_the_inference_path(
+    pair: tuple[UnrolledDrafter, Drafter], lengths: list[int], starts: list[int], seed: int
+) -> None:
+    unrolled, drafter = pair
+    torch.manual_seed(seed)
+    batch = _batch(lengths, starts[: len(lengths)])
+    with torch.no_grad():
+        outputs = unrolled(batch, STEPS)
+        number = 0
+        for span in batch.spans:
+            for row in range(span.first_row, span.end_row):
+                existing = min(STEPS, span.end_row - row)
+                for step, expected in enumerate(_inference(drafter, batch, span, row, existing)):
+                    torch.testing.assert_close(outputs[step][number : number + 1], expected, atol=1e-5, rtol=1e-5)
+                number += 1
+        assert number == len(outputs[0])
+        log_probs = (unrolled.normed(outputs[0]) @ unrolled.lm_head.weight.T).log_softmax(dim=-1)
+        torch.testing.assert_close(log_probs, drafter.log_probs(outputs[0]), atol=1e-5, rtol=1e-5)
+
+
+@given(seed=st.integers(0, 2**16), length=st.integers(4, 12))
+@settings(max_examples=10, deadline=None)
+def test_a_sequence_does_not_feel_its_batch_mates(
+    pair: tuple[UnrolledDrafter, Drafter], seed: int, length: int
+) -> None:
+    unrolled, _ = pair
+    torch.manual_seed(seed)
+    batch = _batch([length, 7], [1, 2])
+    alone = dataclasses.replace(batch, spans=batch.spans[1:])
+    with torch.no_grad():
+        together = [hidden[batch.spans[0].end_row - batch.spans[0].first_row :] for hidden in unrolled(batch, STEPS)]
+        for one, other in zip(together, unrolled(alone, STEPS), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_positions_name_token_and_label_of_each_step() -> None:
+    index = RowIndex([Span(start=10, length=6, first_row=2, end_row=5)], torch.device("cpu"))
+    assert index.context.tolist() == [10, 11, 12, 13, 14]
+    assert index.drafting.tolist() == [2, 3, 4]
+    positions, valid = index.positions(0)
+    assert positions.tolist() == [13, 14, 15]
+    assert valid.tolist() == [True, True, True]
+    positions, valid = index.positions(2)
+    assert positions.tolist() == [15, 15, 15]
+    assert valid.tolist() == [True, False, False]
