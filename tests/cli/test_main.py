@@ -59,3 +59,15 @@ def test_a_refused_setting_ends_serve_with_code_2(
     assert capsys.readouterr().err == (
         "respsd: listen (--listen): 'nowhere' is not allowed; write HOST:PORT, for instance 127.0.0.1:7470\n"
     )
+
+
+def test_openmp_is_told_not_to_spin_for_long_unless_the_user_says_so(monkeypatch) -> None:
+    from respsd.cli import main as module
+
+    monkeypatch.setattr(module, "app", lambda: None)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    module.main()
+    assert int(module.os.environ["GOMP_SPINCOUNT"]) == 3000
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    module.main()
+    assert module.os.environ["GOMP_SPINCOUNT"] == "7"
