@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from policy_store import PolicyStore
 from respsd.cli import policy
-from respsd.control.action import Action, processor_table
+from respsd.control.action import Action
 from respsd.control.bootstrap import open_policies
 from respsd.control.controller import Decision
 from respsd.control.observation import ObservationSchema
@@ -25,6 +25,7 @@ from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder
 from respsd.experience.records import RequestRecord, TransitionRecord
 from respsd.experience.rows import Origin
+from respsd.settings import ControlSettings
 from respsd_client.v1 import action_pb2, policy_pb2, policy_pb2_grpc
 
 NOON = 1_796_040_000_000_000_000
@@ -41,7 +42,7 @@ def run(*arguments: str) -> Result:
 def start_daemon_once(state: Path) -> None:
     with PolicyStore(state / "policies", lambda: NOON) as store:
         schema = ObservationSchema(feature_width=12)
-        open_policies(store, processor_table(), schema, BASELINE, rng=np.random.default_rng(0), code_version="0.1.0")
+        open_policies(store, ControlSettings().table(), schema, BASELINE, rng=np.random.default_rng(0), code_version="0.1.0")
 
 
 def log_a_window(state: Path, version: int, committed: int, seconds: float) -> None:

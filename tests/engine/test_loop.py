@@ -316,6 +316,7 @@ def test_text_events_join_to_the_decoded_tokens(rig: Rig):
     assert completion.text == rig.models.tokenizer.decode(completion.token_ids)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_thread_died_is_not_healthy(monkeypatch):
     """Idle or not: its age is infinite, so that health and watchdog see it."""
     with running(load_tiny()) as rig:

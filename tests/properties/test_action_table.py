@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from respsd.control.action import EAGLE3, OFF, Action, ActionTable, paper_table, processor_table
+from respsd.control.action import EAGLE3, OFF, Action, ActionTable, paper_table
 from respsd.control.reserve import excess
 from respsd.errors import InvalidRequest
+from respsd.settings import ControlSettings
 
 actions = st.builds(
     Action, total_tokens=st.integers(2, 300), depth=st.integers(0, 20), top_k=st.integers(1, 64)
@@ -32,8 +33,9 @@ def test_index_order_is_total_tokens_then_depth_then_top_k_slowest_first() -> No
     assert table[176] == Action(128, 8, 32)
 
 
-def test_the_processor_table_starts_with_off_and_has_small_trees() -> None:
-    table = processor_table()
+def test_the_default_table_is_the_papers_extended_downwards_with_off() -> None:
+    table = ControlSettings().table()
+    assert set(paper_table()) < set(table)
     assert table[0] == OFF
     assert Action(16, 4, 4) in table.actions
     assert Action(4, 8, 2) in table.actions

@@ -12,7 +12,7 @@ from support import tiny
 from respsd.engine.checkpoint import load_drafter_checkpoint
 from respsd.engine.drafter import Drafter
 from respsd.engine.kv_cache import SequenceCache
-from respsd.engine.target import Rows, Target, TargetOutput
+from respsd.engine.target import Rows, Target, TargetOutput, causal_rows
 
 CPU = torch.device("cpu")
 
@@ -53,11 +53,4 @@ def prefill(cache: SequenceCache, prompt: list[int]) -> TargetOutput:
 
 def rows(cache: SequenceCache, tokens: list[int]) -> Rows:
     """Causal rows behind the cache's prefix, all scored."""
-    count = len(tokens)
-    return Rows(
-        cache=cache,
-        tokens=torch.tensor(tokens),
-        positions=torch.arange(cache.length, cache.length + count),
-        visible=torch.ones((count, count), dtype=torch.bool).tril() if count > 1 else None,
-        scored=torch.arange(count),
-    )
+    return causal_rows(cache, tokens, scored=len(tokens))

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from respsd.bench.local import fixed_request, run, running_engine
-from respsd.control.action import EAGLE3, OFF, Action
+from respsd.control.action import EAGLE3, OFF, Action, ActionTable
 from respsd.engine.assembly import Models
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.request import SamplingParams
-from respsd.engine.target import Rows, Target
+from respsd.engine.target import Target, causal_rows
 
 SPREAD: tuple[Action, ...] = (
     Action(4, 1, 2),
@@ -94,9 +94,7 @@ def verify_lossless(
     progress: Callable[[], None] = lambda: None,
 ) -> LosslessReport:
     """Decode every prompt plainly and under every action. :param prompts: token ids of each."""
-    reserved = Action(
-        max(a.total_tokens for a in actions), max(a.depth for a in actions), max(a.top_k for a in actions)
-    )
+    reserved = ActionTable(tuple(dict.fromkeys(actions))).largest
     dtype = models.target.layout.dtype
     ways = (GREEDY, SAMPLED) if dtype == torch.float32 else (GREEDY,)
     differences: list[Difference] = []
@@ -124,20 +122,12 @@ def _places(first: Sequence[int], second: Sequence[int]) -> Iterator[int]:
 @torch.inference_mode()
 def _gap(target: Target, tokens: Sequence[int]) -> tuple[float, float]:
     """The target's best logit after these tokens, and how far ahead of the second it is."""
-    device, cache = target.layout.device, SequenceCache(target.layout, len(tokens))
+    cache = SequenceCache(target.layout, len(tokens))
     logits = torch.empty(0)
     for start in range(0, len(tokens), _CHUNK):
-        chunk = torch.tensor(tokens[start : start + _CHUNK], device=device)
-        count = chunk.shape[0]
-        rows = Rows(
-            cache=cache,
-            tokens=chunk,
-            positions=torch.arange(start, start + count, device=device),
-            visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
-            scored=torch.tensor([count - 1], device=device),
-        )
-        logits = target.forward([rows])[0].logits[0].float()
-        cache.commit(list(range(count)))
+        chunk = tokens[start : start + _CHUNK]
+        logits = target.forward([causal_rows(cache, chunk, scored=1)])[0].logits[0].float()
+        cache.commit(list(range(len(chunk))))
     best, second = logits.topk(2).values.tolist()
     return best, best - second
 

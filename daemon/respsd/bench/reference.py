@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from respsd.bench.local import fixed_request, run, running_engine
-from respsd.control.action import Action
+from respsd.control.action import Action, ActionTable
 from respsd.engine.assembly import Models, load_models
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.kv_cache import SequenceCache
-from respsd.engine.target import Rows
+from respsd.engine.target import causal_rows
 from respsd.engine.tree import draft_tree
 from respsd.engine.window import StepMeasure
 from respsd.errors import CheckpointError
@@ -70,14 +70,7 @@ def _compare_tree(models: Models, number: int, case: Case) -> str | None:
     assert drafter is not None
     count = len(prompt)
     cache = SequenceCache(models.target.layout, count)
-    rows = Rows(
-        cache=cache,
-        tokens=torch.tensor(prompt),
-        positions=torch.arange(count),
-        visible=torch.ones((count, count), dtype=torch.bool).tril() if count > 1 else None,
-        scored=torch.tensor([count - 1]),
-    )
-    output = models.target.forward([rows])[0]
+    output = models.target.forward([causal_rows(cache, prompt, scored=1)])[0]
     root = int(output.logits[0].argmax())
     draft_cache = SequenceCache(drafter.layout, count + max(1, action.depth * action.top_k))
     state = drafter.extend(draft_cache, torch.tensor([*prompt[1:], root]), output.features)
@@ -95,11 +88,7 @@ def _compare_tree(models: Models, number: int, case: Case) -> str | None:
 
 def _compare_decodes(models: Models, cases: Sequence[Case]) -> list[str | None]:
     log = _StepLog()
-    largest = Action(
-        max(_action(case).total_tokens for case in cases),
-        max(_action(case).depth for case in cases),
-        max(_action(case).top_k for case in cases),
-    )
+    largest = ActionTable(tuple({_action(case) for case in cases})).largest
     with running_engine(models, largest, log) as engine:
         mismatches: list[str | None] = []
         for number, case in enumerate(cases):

@@ -15,7 +15,7 @@ import numpy as np
 
 from respsd.bench.local import Completion, fixed_request, run, running_engine
 from respsd.bench.questions import QuestionSet
-from respsd.control.action import Action
+from respsd.control.action import Action, ActionTable
 from respsd.engine.api import Engine
 from respsd.engine.assembly import Models
 
@@ -48,9 +48,7 @@ def measure(
     progress: Callable[[], None] = lambda: None,
 ) -> list[Measurement]:
     """Greedy decoding of every question under every action. `progress` is called after each question."""
-    reserved = Action(
-        max(a.total_tokens for a in actions), max(a.depth for a in actions), max(a.top_k for a in actions)
-    )
+    reserved = ActionTable(tuple(dict.fromkeys(actions))).largest
     rng = random.Random(0)
     results: list[Measurement] = []
     with running_engine(models, reserved) as engine:

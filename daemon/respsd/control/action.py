@@ -127,10 +127,3 @@ class ActionTable:
 def paper_table() -> ActionTable:
     """The 177 actions of Re-SpS (arXiv 2601.12212, appendix A)."""
     return ActionTable.grid((32, 48, 64, 80, 96, 128), (3, 4, 5, 6, 7, 8), (8, 12, 16, 20, 32))
-
-
-def processor_table() -> ActionTable:
-    """The paper's table extended downwards, with `off`: where a verify costs more with each token, small trees win."""
-    return ActionTable.grid(
-        (4, 8, 16, 32, 48, 64, 80, 96, 128), (1, 2, 3, 4, 5, 6, 7, 8), (2, 3, 4, 8, 12, 16, 20, 32), with_off=True
-    )

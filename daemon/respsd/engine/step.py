@@ -21,7 +21,7 @@ from respsd.engine.drafter import Drafter
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.sampling import argmax_rows
 from respsd.engine.sequence import Sequence
-from respsd.engine.target import Rows, Target, TargetOutput
+from respsd.engine.target import Rows, Target, TargetOutput, causal_rows
 from respsd.engine.tree import DraftTree, draft_tree, root_only
 from respsd.engine.walk import Draw, Walk, walk
 from respsd.engine.window import StepMeasure, Window
@@ -67,10 +67,11 @@ class Stepper:
         started = self._clock.monotonic_ns()
         prompt, start = sequence.request.prompt_ids, sequence.cache.length
         end = min(start + chunk, len(prompt))
-        output = self._target.forward([self._prompt_rows(sequence, start, end)])[0]
+        final = end == len(prompt)
+        rows = causal_rows(sequence.cache, prompt[start:end], scored=int(final))
+        output = self._target.forward([rows])[0]
         sequence.cache.commit(list(range(end - start)))
         sequence.last_features = output.features[-1]
-        final = end == len(prompt)
         if final:
             token = sequence.sampler.sample(output.logits[0], end, ())
             self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
@@ -225,17 +226,6 @@ class Stepper:
         self._hooks.after_step(sequence.window.decision.arm, measure)
         if sequence.window.steps >= self._persistence and sequence.ended is None:
             self.close_window(sequence, truncated=False)
-
-    def _prompt_rows(self, sequence: Sequence, start: int, end: int) -> Rows:
-        device, count = self._target.layout.device, end - start
-        final = end == len(sequence.request.prompt_ids)
-        return Rows(
-            cache=sequence.cache,
-            tokens=torch.tensor(sequence.request.prompt_ids[start:end], device=device),
-            positions=torch.arange(start, end, device=device),
-            visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
-            scored=torch.arange(count - 1 if final else count, count, device=device),
-        )
 
     def _tree_rows(self, draft: _Draft) -> Rows:
         tree, cache = draft.tree, draft.sequence.cache

@@ -32,6 +32,18 @@ class Rows:
     scored: Tensor  # int64 [scored]: rows whose logits are wanted
 
 
+def causal_rows(cache: SequenceCache, tokens: Sequence[int], *, scored: int) -> Rows:
+    """A plain run of tokens behind the cache's prefix, each seeing those before it; the last `scored` get logits."""
+    device, count = cache.data.device, len(tokens)
+    return Rows(
+        cache=cache,
+        tokens=torch.tensor(tokens, device=device),
+        positions=torch.arange(cache.length, cache.length + count, device=device),
+        visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
+        scored=torch.arange(count - scored, count, device=device),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TargetOutput:
     """What one sequence gets back from a forward."""
