@@ -42,7 +42,8 @@ def run(*arguments: str) -> Result:
 def start_daemon_once(state: Path) -> None:
     with PolicyStore(state / "policies", lambda: NOON) as store:
         schema = ObservationSchema(feature_width=12)
-        open_policies(store, ControlSettings().table(), schema, BASELINE, rng=np.random.default_rng(0), code_version="0.1.0")
+        table = ControlSettings().table()
+        open_policies(store, table, schema, BASELINE, rng=np.random.default_rng(0), code_version="0.1.0")
 
 
 def log_a_window(state: Path, version: int, committed: int, seconds: float) -> None:
