@@ -93,11 +93,13 @@ def verify_lossless(
     actions: Sequence[Action] = SPREAD,
     progress: Callable[[], None] = lambda: None,
 ) -> LosslessReport:
-    """Decode every prompt plainly and under every action. :param prompts: token ids of each."""
+    """Decode every prompt plainly and under every action.
+
+    :param prompts: token ids of each; `progress` is called after each.
+    """
     reserved = ActionTable(tuple(dict.fromkeys(actions))).largest
-    dtype = models.target.layout.dtype
-    ways = (GREEDY, SAMPLED) if dtype == torch.float32 else (GREEDY,)
-    differences: list[Difference] = []
+    ways = (GREEDY, SAMPLED) if models.target.layout.dtype == torch.float32 else (GREEDY,)
+    found: list[tuple[int, Action, bool, Sequence[int]]] = []
     with running_engine(models, reserved) as engine:
         for number, prompt in enumerate(prompts):
             for sampling in ways:
@@ -106,12 +108,23 @@ def verify_lossless(
                     request = fixed_request(prompt, action, max_new_tokens, sampling=sampling)
                     position = next(_places(plain, run(engine, request).token_ids), None)
                     if position is not None:
-                        best, gap = _gap(models.target, [*prompt, *plain[:position]])
-                        tolerance = _tolerance(dtype, best)
-                        differences.append(Difference(number, action, sampling is SAMPLED, position, gap, tolerance))
-                progress()
+                        found.append((number, action, sampling is SAMPLED, plain[:position]))
+            progress()
+    # Afterwards, since a second thread that computes would slow the engine's down (see `assembly.load_models`).
+    differences = [
+        _difference(models.target, prompts[number], common, number, action, sampled=sampled)
+        for number, action, sampled, common in found
+    ]
     compared = len(prompts) * len(ways) * len(actions)
     return LosslessReport(models.info.dtype, len(prompts), compared, tuple(differences))
+
+
+def _difference(
+    target: Target, prompt: Sequence[int], common: Sequence[int], number: int, action: Action, *, sampled: bool
+) -> Difference:
+    """Measure the target where the outputs part: after the prompt and what they have in common."""
+    best, gap = _gap(target, [*prompt, *common])
+    return Difference(number, action, sampled, len(common), gap, _tolerance(target.layout.dtype, best))
 
 
 def _places(first: Sequence[int], second: Sequence[int]) -> Iterator[int]:

@@ -27,6 +27,8 @@ _PROMPTS = (
     "Name three causes of the fall of the Western Roman Empire and explain one of them.",
 )
 
+BUILT_IN_COUNT = len(_PROMPTS)
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:

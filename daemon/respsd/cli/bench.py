@@ -10,6 +10,7 @@ import typer
 
 from respsd.cli import models
 from respsd.cli.output import OutputFormat, OutputOption, print_json, print_table
+from respsd.clock import SystemClock
 from respsd.control.action import EAGLE3, OFF, Action
 from respsd.errors import InvalidRequest
 
@@ -42,20 +43,18 @@ def bench(
     settings = models.model_settings(
         demo=demo, target=target, drafter=drafter, dtype=dtype, device=device, config=config
     )
-    from rich.console import Console
-    from rich.progress import Progress
 
     from respsd.bench.questions import built_in, read_questions
     from respsd.bench.speed import measure
+    from respsd.telemetry.progress import ProgressReport
 
     loaded = models.load(settings)
     sets = [
         read_questions(file, loaded.tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens)
         for file in questions or ()
     ] or [built_in(loaded.tokenizer, limit)]
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("questions", total=sum(len(each.prompts) for each in sets))
-        results = measure(loaded, sets, actions, max_new_tokens, progress=lambda: bar.advance(task))
+    with ProgressReport("questions", sum(len(each.prompts) for each in sets), SystemClock()) as progress:
+        results = measure(loaded, sets, actions, max_new_tokens, progress=lambda: progress.advance(1))
     if output is OutputFormat.JSON:
         print_json({"dtype": loaded.info.dtype, "results": [_document(result) for result in results]})
     else:

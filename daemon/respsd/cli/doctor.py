@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from respsd.bench.questions import BUILT_IN_COUNT
 from respsd.cli import models
 from respsd.cli.exit_codes import ExitCode
 from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message, print_table
+from respsd.clock import SystemClock
 from respsd.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ def doctor(
     verify_lossless: Annotated[
         bool, typer.Option("--verify-lossless", help="Compare a spread of actions with plain decoding.")
     ] = False,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts for --verify-lossless.")] = 4,
+    prompts: Annotated[
+        int, typer.Option(min=1, max=BUILT_IN_COUNT, help="Built-in prompts for --verify-lossless.")
+    ] = 4,
     max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each for --verify-lossless.")] = 64,
     demo: models.DemoOption = False,
     target: models.TargetOption = None,
@@ -56,11 +60,14 @@ def doctor(
         )
         from respsd.bench.lossless import verify_lossless as compare
         from respsd.bench.questions import built_in
+        from respsd.telemetry.progress import ProgressReport
 
         loaded = models.load(settings)
         if loaded.drafter is None:
             print_message("no drafter: every action decodes plainly, so there is little to verify")
-        report = compare(loaded, built_in(loaded.tokenizer, prompts).prompts, max_new_tokens)
+        questions = built_in(loaded.tokenizer, prompts).prompts
+        with ProgressReport("prompts", prompts, SystemClock()) as progress:
+            report = compare(loaded, questions, max_new_tokens, progress=lambda: progress.advance(1))
         document |= _lossless(report)
         well = well and report.unexplained == 0
     if output is OutputFormat.JSON:

@@ -182,20 +182,19 @@ def evaluate(
     settings = models.model_settings(
         demo=demo, target=target, drafter=drafter, dtype=dtype, device=device, config=config
     )
-    from rich.console import Console
-    from rich.progress import Progress
 
     from respsd.bench.questions import built_in, read_questions
     from respsd.drafter_training import evaluation
+    from respsd.telemetry.progress import ProgressReport
 
     loaded = models.load(settings)
     sets = [
         read_questions(file, loaded.tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens)
         for file in questions or ()
     ] or [built_in(loaded.tokenizer, limit)]
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("answers", total=2 * len(actions) * sum(len(each.prompts) for each in sets))
-        scores = evaluation.evaluate(loaded, sets, actions, max_new_tokens, progress=lambda: bar.advance(task))
+    total = 2 * len(actions) * sum(len(each.prompts) for each in sets)
+    with ProgressReport("answers", total, SystemClock()) as progress:
+        scores = evaluation.evaluate(loaded, sets, actions, max_new_tokens, progress=lambda: progress.advance(1))
     if output is OutputFormat.JSON:
         print_json({"dtype": loaded.info.dtype, **_summary(scores)})
     else:

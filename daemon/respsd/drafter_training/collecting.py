@@ -16,10 +16,10 @@ import torch
 from respsd.clock import Clock
 from respsd.drafter_training.answers import Answer, AnswerFile, answer_key, read_answers
 from respsd.drafter_training.batched_generation import BatchedGenerator, Job, load_generation_model
-from respsd.drafter_training.progress import ProgressReport
 from respsd.drafter_training.prompts import Conversation, Skipped, read_conversations
 from respsd.engine.tokenizer import HfTokenizer
 from respsd.errors import InvalidRequest, TrainingDataError
+from respsd.telemetry.progress import ProgressReport
 
 log = structlog.get_logger(__name__)
 

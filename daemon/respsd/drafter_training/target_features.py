@@ -16,9 +16,9 @@ from respsd.clock import Clock
 from respsd.drafter_training.answer_survey import parts
 from respsd.drafter_training.answers import Answer
 from respsd.drafter_training.feature_shards import FeatureShard, SequenceFeatures, make_folder, write_shard
-from respsd.drafter_training.progress import ProgressReport
 from respsd.engine.target import default_feature_layers
 from respsd.errors import CheckpointError
+from respsd.telemetry.progress import ProgressReport
 
 log = structlog.get_logger(__name__)
 

@@ -17,10 +17,10 @@ from respsd.drafter_training.draft_loss import StepLoss, TargetLabels, step_loss
 from respsd.drafter_training.feature_shards import SequencePlace
 from respsd.drafter_training.optimiser import DrafterOptimiser
 from respsd.drafter_training.options import TrainOptions
-from respsd.drafter_training.progress import ProgressReport
 from respsd.drafter_training.run_state import Evaluation, RunState, Tally
 from respsd.drafter_training.unrolled import RowIndex, UnrolledDrafter
 from respsd.errors import EngineFault
+from respsd.telemetry.progress import ProgressReport
 
 log = structlog.get_logger(__name__)
 

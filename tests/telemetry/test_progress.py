@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from respsd.drafter_training.progress import ProgressReport
+from respsd.telemetry.progress import ProgressReport
 
 SECOND = 1_000_000_000
 

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.daemons import tiny_flags
+from typer.testing import CliRunner
+
+from respsd.bench import lossless
+from respsd.bench.lossless import Difference, LosslessReport
+from respsd.cli.main import app
+from respsd.control.action import Action
+from respsd.errors import InvalidRequest
+
+
+def run(*arguments: str, code: int = 0) -> dict[str, object]:
+    result = CliRunner().invoke(app, [*arguments, "-o", "json"], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def test_lossless_models_pass_with_every_comparison_counted():
+    document = run("doctor", "--verify-lossless", "--prompts", "1", "--max-new-tokens", "8", *tiny_flags())
+    assert (document["compared"], document["different"], document["differences"]) == (24, 0, [])
+    assert document["dtype"] == "float32"
+
+
+def test_an_unexplained_difference_fails_and_is_printed(monkeypatch):
+    found = Difference(0, Action(16, 4, 4), False, position=3, logit_gap=0.5, tolerance=0.0)
+    report = LosslessReport("float32", prompts=1, compared=24, differences=(found,))
+    monkeypatch.setattr(lossless, "verify_lossless", lambda *args, **kwargs: report)
+    document = run("doctor", "--verify-lossless", "--prompts", "1", *tiny_flags(), code=1)
+    assert (document["different"], document["unexplained"]) == (1, 1)
+    assert document["differences"] == [
+        {"prompt": 0, "action": "16,4,4", "sampled": False, "position": 3, "logit_gap": 0.5, "tolerance": 0.0}
+    ]
+
+
+def test_the_reference_recordings_are_matched(reference_dir):
+    document = run("doctor", "--reference", str(reference_dir / "golden-a"))
+    assert document["trees"] == {"checked": 32, "failed": 0, "first_mismatches": []}
+    assert document["decodes"] == {"checked": 24, "failed": 0, "first_mismatches": []}
+
+
+def test_a_doctor_without_a_check_says_which_there_are():
+    with pytest.raises(InvalidRequest, match="--verify-lossless"):
+        CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
+
+
+def test_bench_prints_every_set_and_method():
+    flags = ("--methods", "off,8:3:3", "--limit", "1", "--max-new-tokens", "8", *tiny_flags())
+    document = run("bench", *flags)
+    assert [(each["questions"], each["action"]) for each in document["results"]] == [
+        ("built-in", "off"),
+        ("built-in", "8,3,3"),
+    ]
+    assert document["results"][1]["equal_outputs"] == 1.0
+
+
+def test_an_unknown_bench_method_is_named():
+    with pytest.raises(InvalidRequest, match="warp"):
+        CliRunner().invoke(app, ["bench", "--methods", "warp"], catch_exceptions=False)
