@@ -44,6 +44,14 @@ def built_in(tokenizer: Tokenizer, limit: int | None = None) -> QuestionSet:
     return QuestionSet(BUILT_IN, prompts)
 
 
+def question_sets(
+    files: Sequence[Path], tokenizer: Tokenizer, *, limit: int, max_prompt_tokens: int
+) -> list[QuestionSet]:
+    """Each file's questions, or the built-in ones where there is no file."""
+    sets = [read_questions(file, tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens) for file in files]
+    return sets or [built_in(tokenizer, limit)]
+
+
 def read_questions(
     file: Path, tokenizer: Tokenizer, *, limit: int | None = None, max_prompt_tokens: int | None = None
 ) -> QuestionSet:

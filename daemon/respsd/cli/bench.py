@@ -44,15 +44,12 @@ def bench(
         demo=demo, target=target, drafter=drafter, dtype=dtype, device=device, config=config
     )
 
-    from respsd.bench.questions import built_in, read_questions
+    from respsd.bench.questions import question_sets
     from respsd.bench.speed import measure
     from respsd.telemetry.progress import ProgressReport
 
     loaded = models.load(settings)
-    sets = [
-        read_questions(file, loaded.tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens)
-        for file in questions or ()
-    ] or [built_in(loaded.tokenizer, limit)]
+    sets = question_sets(questions or (), loaded.tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens)
     with ProgressReport("questions", sum(len(each.prompts) for each in sets), SystemClock()) as progress:
         results = measure(loaded, sets, actions, max_new_tokens, progress=lambda: progress.advance(1))
     if output is OutputFormat.JSON:

@@ -1,6 +1,7 @@
 """The optimiser: Muon for the layer's matrices, AdamW for norms and the head, one schedule for both.
 
-Muon (momentum orthogonalised by Newton-Schulz steps) reached the same loss as AdamW in clearly fewer tokens here.
+Muon is momentum orthogonalised by Newton-Schulz steps; others report that it needs fewer tokens than AdamW for a
+layer's matrices.
 """
 
 from __future__ import annotations

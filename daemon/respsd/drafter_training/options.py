@@ -24,7 +24,8 @@ class TrainOptions:
     epochs: float = 2.5
     """Passes over the training set; the learning rate falls to zero over them."""
     rows_per_batch: int = 2048
-    """Predicted tokens of a batch. Memory grows with it, not with the data: about 0.2 MB a row at 8,192 tokens."""
+    """Predicted tokens of a batch. Memory grows with it, not with the data: 4.9 GB were seen at 2,048 rows,
+    8,192 draft tokens and 4 unrolled steps."""
     matrix_learning_rate: float = 1e-2
     """Muon's, for the layer's matrices."""
     learning_rate: float = 3e-3

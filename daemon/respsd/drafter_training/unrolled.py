@@ -38,7 +38,7 @@ class UnrolledDrafter(nn.Module):
         :param draft_head: what `lm_head` begins with, [draft vocab, hidden]: the target's head at the draft ids.
         :param final_norm: what `norm` begins with, [hidden]: the target's norm before its head.
         :param tap_scale: [3 * hidden], root mean square of each channel of the taps. They are divided by it before
-            `fc`, since a target's few outlier channels (100 times the rest) would slow learning of all others; the
+            `fc`, so that a target's few outlier channels (100 times the rest) do not drown the others; the
             exported `fc.weight` has the division in it.
         """
         super().__init__()
