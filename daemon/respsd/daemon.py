@@ -27,7 +27,6 @@ from respsd.control.action import EAGLE3, OFF, Action, ActionTable
 from respsd.control.bootstrap import open_policies
 from respsd.control.catalog import PolicyCatalog, PolicySummary
 from respsd.control.observation import ObservationSchema
-from respsd.control.router import PolicyRouter
 from respsd.engine.assembly import EngineConfig, Models, affordable_kv_tokens, build_engine, load_models
 from respsd.engine.loop import EngineLoop, LoopLimits
 from respsd.engine.request import GenerationRequest, StoppingParams
@@ -63,7 +62,6 @@ class Daemon:
 
     settings: Settings
     engine: EngineLoop
-    router: PolicyRouter
     catalog: PolicyCatalog | _EmptyCatalog
     reserved: Action
     """Memory is kept for trees of this size; no larger action is taken."""
@@ -143,7 +141,7 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     if settings.metrics is not None:
         stack.callback(serve_metrics(settings.metrics, registry).close)
     catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS) if store else _EmptyCatalog()
-    return Daemon(settings, engine, router, catalog, reserved)
+    return Daemon(settings, engine, catalog, reserved)
 
 
 async def _serve(daemon: Daemon, notifier: Notifier) -> None:

@@ -29,15 +29,25 @@ ConfigOption = Annotated[
 
 
 def model_settings(
-    *, demo: bool, target: str | None, drafter: str | None, dtype: str | None, device: str | None, config: Path | None
+    *,
+    demo: bool,
+    target: str | None,
+    drafter: str | None,
+    dtype: str | None,
+    device: str | None,
+    config: Path | None,
+    **others: object,
 ) -> Settings:
-    """The daemon's own settings with these flags over them, so that a command sees what `serve` would serve."""
+    """The daemon's own settings with these flags over them, so that a command sees what `serve` would serve.
+
+    :param others: further settings by name; None means that the flag was not given.
+    """
     from respsd.settings import DEMO
     from respsd.settings_loader import load_settings
 
     if demo and target not in (None, DEMO):
         raise SettingsError(f"target (--target): {target!r} is not allowed together with --demo; give one of them")
-    flags = {"target": DEMO if demo else target, "drafter": drafter, "dtype": dtype, "device": device}
+    flags = {"target": DEMO if demo else target, "drafter": drafter, "dtype": dtype, "device": device, **others}
     return load_settings(flags, config=config)
 
 

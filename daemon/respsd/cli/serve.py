@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from respsd.cli import models
-from respsd.errors import SettingsError
 
 
 def serve(
@@ -34,23 +33,18 @@ def serve(
 
     Every setting can also stand in the settings file or in RESPSD_* environment variables; flags win over both.
     """
-    from respsd.settings import DEMO
-    from respsd.settings_loader import load_settings
     from respsd.telemetry.logging import configure_logging
 
-    if demo and target not in (None, DEMO):
-        raise SettingsError(f"target (--target): {target!r} is not allowed together with --demo; give one of them")
-    settings = load_settings(
-        {
-            "target": DEMO if demo else target,
-            "drafter": drafter,
-            "listen": listen,
-            "metrics": metrics,
-            "state_dir": state_dir,
-            "dtype": dtype,
-            "device": device,
-        },
+    settings = models.model_settings(
+        demo=demo,
+        target=target,
+        drafter=drafter,
+        dtype=dtype,
+        device=device,
         config=config,
+        listen=listen,
+        metrics=metrics,
+        state_dir=state_dir,
     )
     configure_logging(settings.log.level, settings.log.format)
     from respsd.daemon import serve as run  # loads the models' libraries, which takes seconds

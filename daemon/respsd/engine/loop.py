@@ -178,8 +178,8 @@ class EngineLoop:
         with self._wake:
             cancelled, self._cancelled = self._cancelled, set()
             dropped = [entry for entry in self._waiting if entry.request.request_id in cancelled]
-            if dropped:
-                self._waiting = deque(entry for entry in self._waiting if entry not in dropped)
+            for entry in dropped:
+                self._waiting.remove(entry)
         for sequence in self._running:
             if sequence.request.request_id in cancelled:
                 sequence.end(FinishReason.CANCELLED)
