@@ -21,6 +21,7 @@ from respsd.engine.events import EngineEvent, RequestFailed, RequestFinished, To
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.loop import EngineLoop
 from respsd.engine.request import GenerationRequest, SamplingParams, Speculation, StoppingParams
+from respsd.engine.window import StepMeasure
 from respsd.errors import UnknownPolicy
 from respsd.experience.records import RequestRecord, TransitionRecord
 
@@ -44,6 +45,18 @@ class Completion:
     def tau(self) -> float:
         """Mean committed tokens of a step."""
         return (len(self.token_ids) - 1) / self.finished.steps
+
+
+class StepLog(EngineHooks):
+    """Keeps what each step did."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepMeasure] = []
+
+    def after_step(self, arm: str, step: StepMeasure) -> None:
+        """Keep it."""
+        del arm
+        self.steps.append(step)
 
 
 class NoSink:

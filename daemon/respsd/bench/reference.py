@@ -14,14 +14,12 @@ from pathlib import Path
 
 import torch
 
-from respsd.bench.local import fixed_request, run, running_engine
+from respsd.bench.local import StepLog, fixed_request, run, running_engine
 from respsd.control.action import Action, ActionTable
 from respsd.engine.assembly import Models, load_models
-from respsd.engine.hooks import EngineHooks
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.target import causal_rows
 from respsd.engine.tree import draft_tree
-from respsd.engine.window import StepMeasure
 from respsd.errors import CheckpointError
 
 _MISMATCHES_KEPT = 5
@@ -43,17 +41,6 @@ class Comparison:
         """From each case's mismatch, None where it agrees."""
         found = [mismatch for mismatch in mismatches if mismatch is not None]
         return cls(len(mismatches), len(found), tuple(found[:_MISMATCHES_KEPT]))
-
-
-class _StepLog(EngineHooks):
-    """Accepted tokens of each step."""
-
-    def __init__(self) -> None:
-        self.accepted: list[int] = []
-
-    def after_step(self, arm: str, step: StepMeasure) -> None:
-        del arm
-        self.accepted.append(step.accepted_tokens)
 
 
 def compare_with_reference(folder: Path) -> tuple[Comparison, Comparison]:
@@ -87,19 +74,23 @@ def _compare_tree(models: Models, number: int, case: Case) -> str | None:
 
 
 def _compare_decodes(models: Models, cases: Sequence[Case]) -> list[str | None]:
-    log = _StepLog()
+    log = StepLog()
     largest = ActionTable(tuple({_action(case) for case in cases})).largest
     with running_engine(models, largest, log) as engine:
         mismatches: list[str | None] = []
         for number, case in enumerate(cases):
             action, output, accepted = _action(case), _numbers(case, "output"), _numbers(case, "accepted")
-            log.accepted.clear()
+            log.steps.clear()
             # Asked for more than was recorded, so that no step of the recording is cut or clamped by the budget.
             budget = len(output) + action.depth + 2
             completion = run(engine, fixed_request(_numbers(case, "prompt"), action, budget))
             mismatches.append(
                 _difference(f"decode {number} ({action}): output", completion.token_ids[: len(output)], output)
-                or _difference(f"decode {number} ({action}): accepted", log.accepted[: len(accepted)], accepted)
+                or _difference(
+                    f"decode {number} ({action}): accepted",
+                    [step.accepted_tokens for step in log.steps[: len(accepted)]],
+                    accepted,
+                )
             )
         return mismatches
 

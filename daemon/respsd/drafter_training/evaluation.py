@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from respsd.bench.local import fixed_request, run, running_engine
+from respsd.bench.local import StepLog, fixed_request, run, running_engine
 from respsd.bench.questions import QuestionSet
 from respsd.control.action import Action
 from respsd.engine.assembly import Models
-from respsd.engine.hooks import EngineHooks
 from respsd.engine.window import StepMeasure
 from respsd.errors import SettingsError
 
@@ -31,18 +30,6 @@ class DrafterScore:
     tokens: int
     """Committed by steps; the first token of an answer comes from the prefill."""
     steps: int
-
-
-class StepLog(EngineHooks):
-    """Keeps what each step did."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepMeasure] = []
-
-    def after_step(self, arm: str, step: StepMeasure) -> None:
-        """Keep it."""
-        del arm
-        self.steps.append(step)
 
 
 def evaluate(

@@ -33,10 +33,9 @@ class SequenceCache:
     scratch until `commit` keeps some; whatever is not kept is overwritten by the next forward.
     """
 
-    __slots__ = ("capacity", "data", "length")
+    __slots__ = ("data", "length")
 
     def __init__(self, layout: KvLayout, capacity: int) -> None:
-        self.capacity = capacity
         self.length = 0
         # Not zeroed: a row is read only after it was written.
         self.data = torch.empty(
