@@ -69,6 +69,15 @@ def read_version(versions: Path, version: int) -> tuple[StoredPolicy, str]:
         raise VersionCorrupt(version, str(fault)) from fault
 
 
+def version_files(versions: Path, version: int) -> dict[str, bytes]:
+    """The files of `versions/<version>` as they lie, by name; raises VersionCorrupt where one cannot be read."""
+    folder = versions / str(version)
+    try:
+        return {path.name: path.read_bytes() for path in (folder / MANIFEST, folder / WEIGHTS) if path.exists()}
+    except OSError as fault:
+        raise VersionCorrupt(version, f"cannot read {fault.filename}: {fault.strerror}") from fault
+
+
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries durable."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -26,6 +26,14 @@ class StoreUnavailable(StoreError):
         self.fault = fault
 
 
+class StoreInService(StoreError):
+    """A daemon runs on the store, so its files are not to be changed behind the daemon's back."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"a daemon runs on the policy store at {path}")
+        self.path = path
+
+
 class ReadOnlyStore(StoreError):
     """A store opened for reading was asked to change."""
 
@@ -85,3 +93,20 @@ class InvalidAlias(StoreError):
             f"alias {alias!r} is not a letter followed by at most 63 letters, digits or '-', all lower-case"
         )
         self.alias = alias
+
+
+class VersionInUse(StoreError):
+    """A version cannot be removed while something points to it."""
+
+    def __init__(self, version: int, use: str) -> None:
+        super().__init__(f"version {version} is in use: {use}")
+        self.version = version
+        self.use = use
+
+
+class ArchiveRefused(StoreError):
+    """A file that was given as an exported version is not one, or not a sound one."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"archive: {fault}")
+        self.fault = fault

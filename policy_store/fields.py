@@ -35,6 +35,10 @@ class FieldReader:
             if key not in keys:
                 raise InvalidManifest(self._prefix + key, "is not a known field")
 
+    def has(self, key: str) -> bool:
+        """Whether the object has the field at all."""
+        return key in self._document
+
     def optional(self, key: str, read: Callable[[str], T]) -> T | None:
         """None where the field is null, else what `read` makes of it; a missing field is a fault."""
         return None if self._value(key) is None else read(key)

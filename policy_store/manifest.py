@@ -74,6 +74,8 @@ class ManifestDraft:
     golden: Golden | None = None
     training_window: Mapping[str, object] | None = None
     """Which rows the version was trained on, as its trainer describes it."""
+    origin: Mapping[str, object] | None = None
+    """Of an imported version: what it was in the store that it came from. Its parent there is no parent here."""
     code_version: str = ""
     note: str = ""
 
@@ -105,6 +107,8 @@ class Manifest(ManifestDraft):
     def to_json(self) -> bytes:
         """The file's bytes: one key a line, so that people can read and compare them."""
         document = {"format_version": FORMAT_VERSION, **asdict(self)}
+        if self.origin is None:
+            del document["origin"]  # as releases that knew no imports wrote it
         return ("{\n" + ",\n".join(_line(key, value) for key, value in sorted(document.items())) + "\n}\n").encode()
 
     @classmethod
@@ -124,6 +128,7 @@ class Manifest(ManifestDraft):
             normaliser=read.section("normaliser", Normaliser.read),
             golden=read.section("golden", Golden.read),
             training_window=read.optional("training_window", read.mapping),
+            origin=read.optional("origin", read.mapping) if read.has("origin") else None,
             code_version=read.text("code_version"),
             note=read.text("note"),
             version=read.integer("version"),

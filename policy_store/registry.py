@@ -10,13 +10,14 @@ import re
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from policy_store import audit
 from policy_store.audit import Change
-from policy_store.errors import InvalidAlias, VersionQuarantined, VersionUnknown
+from policy_store.errors import InvalidAlias, VersionInUse, VersionQuarantined, VersionUnknown
 from policy_store.manifest import Kind, Manifest, Triple
 from policy_store.schema import aliases, counter, versions
+from policy_store.schema import audit as audit_log
 
 State = Literal["good", "quarantined"]
 
@@ -113,11 +114,13 @@ def all_aliases(connection: Connection) -> dict[str, int]:
     return {row.alias: row.version for row in rows}
 
 
-def move_alias(connection: Connection, alias: str, version: int, change: Change) -> int | None:
+def move_alias(
+    connection: Connection, alias: str, version: int, change: Change, event: audit.Event = "alias"
+) -> int | None:
     """Point an alias to a good version; the audit entry's id, or None where it points there already."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", alias):
         raise InvalidAlias(alias)
-    if _state(connection, version) == "quarantined":
+    if state(connection, version) == "quarantined":
         raise VersionQuarantined(version)
     before = all_aliases(connection).get(alias)
     if before == version:
@@ -126,15 +129,46 @@ def move_alias(connection: Connection, alias: str, version: int, change: Change)
         connection.execute(insert(aliases).values(alias=alias, version=version))
     else:
         connection.execute(update(aliases).where(aliases.c.alias == alias).values(version=version))
-    return audit.append(connection, "alias", change, alias=alias, from_version=before, to_version=version)
+    return audit.append(connection, event, change, alias=alias, from_version=before, to_version=version)
+
+
+def drop_alias(connection: Connection, alias: str, change: Change) -> int | None:
+    """Let an alias point to nothing; the audit entry's id, or None where it does so already."""
+    before = all_aliases(connection).get(alias)
+    if before is None:
+        return None
+    connection.execute(delete(aliases).where(aliases.c.alias == alias))
+    return audit.append(connection, "alias", change, alias=alias, from_version=before)
+
+
+def remove_version(connection: Connection, version: int, change: Change) -> int:
+    """Delete a version's row; the audit entry's id. Raises VersionUnknown or VersionInUse."""
+    resolve(connection, version)
+    pointing = [alias for alias, pointed in all_aliases(connection).items() if pointed == version]
+    if pointing:
+        raise VersionInUse(version, f"it is {', '.join(pointing)}")
+    connection.execute(delete(versions).where(versions.c.version == version))
+    return audit.append(connection, "remove", change, from_version=version)
+
+
+def removed_versions(connection: Connection) -> set[int]:
+    """Every number whose version was removed."""
+    query = select(audit_log.c.from_version).where(audit_log.c.event == "remove")
+    return set(connection.execute(query).scalars())
 
 
 def quarantine(connection: Connection, version: int, change: Change) -> int | None:
     """Mark a version as not to be served; the audit entry's id, or None where it is so already."""
-    if _state(connection, version) == "quarantined":
+    if state(connection, version) == "quarantined":
         return None
     connection.execute(update(versions).where(versions.c.version == version).values(state="quarantined"))
     return audit.append(connection, "quarantine", change, to_version=version)
+
+
+def state(connection: Connection, version: int) -> State:
+    """Whether a version may serve; raises VersionUnknown."""
+    found = resolve(connection, version)
+    return cast("State", connection.execute(select(versions.c.state).where(versions.c.version == found)).scalar_one())
 
 
 def _find(connection: Connection, name: str | int) -> int | None:
@@ -148,8 +182,3 @@ def _find(connection: Connection, name: str | int) -> int | None:
             return None
         query = select(versions.c.version).where(versions.c.version == number)
     return connection.execute(query).scalar_one_or_none()
-
-
-def _state(connection: Connection, version: int) -> State:
-    found = resolve(connection, version)
-    return cast("State", connection.execute(select(versions.c.state).where(versions.c.version == found)).scalar_one())

@@ -14,8 +14,8 @@ from sqlalchemy import (
     insert,
 )
 
-SCHEMA_VERSION = 1
-"""Written to the file's `user_version`; 0 there means an empty file."""
+SCHEMA_VERSION = 2
+"""Written to the file's `user_version`; 0 there means an empty file. `migrations` brings older files here."""
 
 metadata = MetaData()
 
@@ -50,6 +50,15 @@ audit = Table(
     Column("reason", Text, nullable=False),
     Column("figures", Text),  # JSON
     sqlite_autoincrement=True,
+)
+flags = Table(
+    "flags",
+    metadata,
+    Column("name", Text, CheckConstraint("name IN ('pin', 'freeze')"), primary_key=True),
+    Column("version", Integer, ForeignKey("versions.version")),  # the pinned champion; null for a freeze
+    Column("at", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
 )
 counter = Table("counter", metadata, Column("last_version", Integer, nullable=False))
 """One row: the highest version number ever given out."""

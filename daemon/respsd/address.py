@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 
 def split_host_port(text: str) -> tuple[str, int]:
     """Host (without brackets) and port; raises ValueError saying what is wrong."""
@@ -30,3 +32,14 @@ def check_listen(text: str) -> str:
             raise ValueError("name a path after unix:")
         return text
     return check_host_port(text)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches a HOST:PORT; a name other than localhost counts as public."""
+    host, _ = split_host_port(address)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -9,9 +9,10 @@ import shutil
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -20,16 +21,24 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from policy_store import PolicyStore, StoreError
+from policy_store.presence import in_service
 from respsd import __version__
-from respsd.bench.local import NoSink, run
+from respsd.calibration.at_start import calibration_at_start
+from respsd.calibration.record import Calibration
 from respsd.clock import SystemClock
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
-from respsd.control.bootstrap import open_policies
-from respsd.control.catalog import PolicyCatalog, PolicySummary
+from respsd.control.bootstrap import open_policies, policy_loader
+from respsd.control.catalog import PolicyCatalog
 from respsd.control.observation import ObservationSchema
+from respsd.control.operator import PolicyOperator
+from respsd.control.router import PolicyRouter
+from respsd.control.traffic import Traffic
+from respsd.engine.admission import scratch_rows
 from respsd.engine.assembly import EngineConfig, Models, affordable_kv_tokens, build_engine, load_models
+from respsd.engine.hooks import HookChain
+from respsd.engine.local_run import NoSink, run
 from respsd.engine.loop import EngineLoop, LoopLimits
-from respsd.engine.request import GenerationRequest, StoppingParams
+from respsd.engine.request import GenerationRequest, Speculation, StoppingParams
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder, RecorderSettings
 from respsd.experience.records import ExperienceSink
@@ -38,13 +47,18 @@ from respsd.models.demo import demo_model
 from respsd.models.dtype import choose_device, choose_dtype, this_machine, torch_dtype
 from respsd.models.target import resolve_checkpoint
 from respsd.paths import POLICIES, TRANSITIONS
-from respsd.service.lifecycle import serve_until_signalled
-from respsd.service.limits import Limits
-from respsd.service.server import ServerOptions, ServiceServer
+from respsd.rollout.assembly import daemon_rollout
+from respsd.rollout.rollout import Rollout
+from respsd.scheduling.assembly import DaemonSchedule, Parts
+from respsd.scheduling.trainer import calibrated_speeds, daemon_trainer
+from respsd.service.server import ServiceServer
+from respsd.serving import ServedParts, serve_engine
 from respsd.settings import DEMO, Settings
 from respsd.telemetry.engine_metrics import EngineMetrics
 from respsd.telemetry.metrics import Metrics, serve_metrics
+from respsd.telemetry.rollout_metrics import watch_rollout
 from respsd.telemetry.sdnotify import Notifier
+from respsd.tuning.baseline_speed import SpeedPoint
 
 log = structlog.get_logger(__name__)
 
@@ -62,23 +76,40 @@ class Daemon:
 
     settings: Settings
     engine: EngineLoop
-    catalog: PolicyCatalog | _EmptyCatalog
+    catalog: PolicyCatalog
     reserved: Action
     """Memory is kept for trees of this size; no larger action is taken."""
+    metrics: Metrics
+    serving: Callable[[], Mapping[str, int | None]]
+    """The version that each alias serves."""
+    traffic: Traffic
+    """Takes requests to learn from."""
+    schedule: DaemonSchedule
+    """Runs updates and upkeep."""
+    operator: PolicyOperator | None
+    """Changes the policies; None where the store does not work."""
+    rollout: Rollout | None
+    """Compares policies on live traffic; None where the store does not work."""
 
 
-def serve(settings: Settings) -> int:
-    """Run the daemon until it is told to stop; returns the exit code. Raises RespsdError where it cannot start."""
+def serve(settings: Settings, reread: Callable[[], Settings] | None = None) -> int:
+    """Run the daemon until it is told to stop; returns the exit code. Raises RespsdError where it cannot start.
+
+    :param reread: reads the settings again when SIGHUP comes; without it only files that settings name are re-read.
+    """
     notifier = Notifier.from_environment()
     notifier.extend_timeout(_LOADING_SECONDS)
     notifier.status("loading models")
     if settings.engine.threads is not None:
         torch.set_num_threads(settings.engine.threads)
     with ExitStack() as stack:
-        daemon = build(settings, load_served_models(settings), stack)
+        models = load_served_models(settings)
+        notifier.status("calibrating")
+        notifier.extend_timeout(_LOADING_SECONDS)
+        daemon = build(settings, models, stack)
         notifier.status("warming up")
         _warm_up(daemon.engine)
-        asyncio.run(_serve(daemon, notifier))
+        asyncio.run(_serve(daemon, notifier, reread))
     log.info("stopped")
     return 0
 
@@ -91,20 +122,26 @@ def load_served_models(settings: Settings) -> Models:
     target = demo_model(settings.demo_source) if is_demo else resolve_checkpoint(settings.target)
     drafter = None if settings.drafter is None else resolve_checkpoint(settings.drafter)
     log.info("loading", target=settings.target, drafter=settings.drafter, dtype=dtype, device=device)
-    return load_models(
+    models = load_models(
         target,
         drafter,
         dtype=torch_dtype(dtype),
         device=torch.device(device),
         target_name=target.name if is_demo else settings.target,
         drafter_name=settings.drafter,
+        packed_weights=settings.engine.packs_weights,
+        exact=settings.engine.exact,
     )
+    if models.target.packing is not None:
+        log.info("weights_packed", **asdict(models.target.packing))
+    return models
 
 
 def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     """Open store and log, build and start the engine; `stack` closes them, the last opened first."""
     table = settings.control.table()
-    baseline = settings.control.baseline or _default_baseline(models)
+    calibration = calibration_at_start(settings, models, SystemClock())
+    baseline = settings.control.baseline or _default_baseline(models, calibration, table)
     reserved = ActionTable(tuple({baseline, *table.actions})).largest
     schema = ObservationSchema(
         feature_width=models.schema_features,
@@ -120,69 +157,63 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
         code_version=__version__,
         reserved=reserved,
         champion_temperature=settings.control.sampling_temperature,
+        exploration_temperature=settings.exploration.temperature,
+        log_speeds=None if calibration is None else [calibration.model.log_speed(action) for action in table],
         default=settings.control.policy,
     )
     registry = CollectorRegistry()
     metrics = Metrics(registry, (*table, EAGLE3))
+    operator = _operator(settings, store, router, schema, reserved)
+    rollout = _rollout(settings, store, operator, router)
+    watching = EngineMetrics(metrics)
+    traffic = Traffic(
+        router, settings.exploration.share, Random().random, trial=None if rollout is None else rollout.enrol
+    )
+    sink = _open_sink(settings, models, metrics, stack)
     engine = build_engine(
         models,
-        router,
+        traffic,
         schema,
-        _open_sink(settings, models, metrics, stack),
+        sink,
         _engine_config(settings, models, reserved),
         uniform=Random().random,  # seeded by the system
         clock=SystemClock(),
-        hooks=EngineMetrics(metrics),
+        hooks=watching if rollout is None else HookChain(watching, rollout.trials),
     )
     engine.start()
     stack.callback(engine.stop)
+    if rollout is not None:
+        watch_rollout(registry, rollout.status)
+        rollout.start()
+        stack.callback(rollout.close)
     metrics.watch_load(engine.load)
     metrics.watch_policies(router.serving)
     if settings.metrics is not None:
         stack.callback(serve_metrics(settings.metrics, registry).close)
-    catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS) if store else _EmptyCatalog()
-    return Daemon(settings, engine, catalog, reserved)
+    catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS)
+    speeds = calibrated_speeds(calibration, baseline, settings.engine.max_running)
+    schedule = _schedule(settings, store, sink, metrics, operator, speeds)
+    schedule.start()
+    stack.callback(schedule.stop, _CLOSE_SECONDS)
+    return Daemon(settings, engine, catalog, reserved, metrics, router.serving, traffic, schedule, operator, rollout)
 
 
-async def _serve(daemon: Daemon, notifier: Notifier) -> None:
-    settings = daemon.settings
-    server = ServiceServer(
-        daemon.engine,
-        daemon.catalog,
-        options=ServerOptions(listen=settings.listen, max_message_bytes=settings.limits.max_message_bytes),
-        limits=Limits(
-            default_max_new_tokens=settings.limits.default_max_new_tokens,
-            max_prompt_bytes=settings.limits.max_prompt_bytes,
-            max_stop_strings=settings.limits.max_stop_strings,
-            max_stop_string_bytes=settings.limits.max_stop_string_bytes,
-            max_stop_token_ids=settings.limits.max_stop_token_ids,
-            max_logit_bias=settings.limits.max_logit_bias,
-            largest_action=daemon.reserved,
-        ),
+async def _serve(daemon: Daemon, notifier: Notifier, reread: Callable[[], Settings] | None) -> None:
+    parts = ServedParts(
+        engine=daemon.engine,
+        make_server=partial(ServiceServer, daemon.engine, daemon.catalog, operator=daemon.operator),
+        metrics=daemon.metrics,
+        serving=daemon.serving,
+        largest_action=daemon.reserved,
+        learning_paused=daemon.schedule.paused,
+        explore=daemon.traffic.explore,
+        rollout=partial(_describe, daemon.rollout),
     )
-    await server.start()
-
-    def announce() -> None:
-        _announce(daemon, server.address)
-        notifier.ready()
-        notifier.status(f"serving {daemon.engine.model.target} at {server.address}")
-
-    watchdog = asyncio.create_task(_say_alive(daemon, notifier))
-    try:
-        await serve_until_signalled(server, settings.drain_seconds, announce)
-    finally:
-        notifier.stopping()
-        watchdog.cancel()
+    await serve_engine(daemon.settings, parts, notifier, lambda server: _announce(daemon, server.address), reread)
 
 
-async def _say_alive(daemon: Daemon, notifier: Notifier) -> None:
-    """Tell systemd's watchdog that the engine moves or is idle; silence has it restart a wedged daemon."""
-    if notifier.watchdog_seconds is None:
-        return
-    while True:
-        if daemon.engine.load().seconds_since_progress < notifier.watchdog_seconds:
-            notifier.alive()
-        await asyncio.sleep(notifier.watchdog_seconds / 2)
+def _describe(rollout: Rollout | None) -> list[str]:
+    return [] if rollout is None else rollout.status().describe()
 
 
 def _announce(daemon: Daemon, address: str) -> None:
@@ -218,17 +249,20 @@ def _warm_up(engine: EngineLoop) -> None:
         prompt_ids=tuple(prompt),
         stopping=StoppingParams(max_new_tokens=_WARM_UP_TOKENS, ignore_eos=True),
         learning_opt_out=True,
+        speculation=Speculation(exploration_opt_out=True),
     )
     run(engine, request)
 
 
-def _default_baseline(models: Models) -> Action:
-    """A constant that is safe until the machine is calibrated.
+def _default_baseline(models: Models, calibration: Calibration | None, table: ActionTable) -> Action:
+    """The best constant of the calibration, or one that is safe where there is none.
 
     On processors a verify's time grows with its tokens, so trees are small; on GPUs EAGLE-3's own default.
     """
     if models.drafter is None:
         return OFF
+    if calibration is not None:
+        return calibration.baseline(table)
     return Action(16, 4, 4) if models.target.layout.device.type == "cpu" else EAGLE3
 
 
@@ -236,11 +270,29 @@ def _open_store(settings: Settings, stack: ExitStack) -> PolicyStore | None:
     """The policy store; None where it cannot be opened, since the built-in baseline serves without one."""
     try:
         store = PolicyStore(settings.state_dir / POLICIES)
+        stack.enter_context(in_service(store.path))
     except StoreError as fault:
         log.error("policy_store_failed", fault=str(fault))
         return None
     stack.callback(store.close)
     return store
+
+
+def _operator(
+    settings: Settings, store: PolicyStore | None, router: PolicyRouter, schema: ObservationSchema, reserved: Action
+) -> PolicyOperator | None:
+    if store is None:
+        return None
+    temperatures = settings.control.sampling_temperature, settings.exploration.temperature
+    return PolicyOperator(store, policy_loader(store, schema, reserved, *temperatures), router, SystemClock())
+
+
+def _rollout(
+    settings: Settings, store: PolicyStore | None, operator: PolicyOperator | None, router: PolicyRouter
+) -> Rollout | None:
+    if store is None or operator is None:
+        return None
+    return daemon_rollout(settings, store, operator, router, _config_hash(settings), SystemClock())
 
 
 def _open_sink(settings: Settings, models: Models, metrics: Metrics, stack: ExitStack) -> ExperienceSink:
@@ -264,16 +316,38 @@ def _open_sink(settings: Settings, models: Models, metrics: Metrics, stack: Exit
     return recorder
 
 
+def _schedule(
+    settings: Settings,
+    store: PolicyStore | None,
+    sink: ExperienceSink,
+    metrics: Metrics,
+    operator: PolicyOperator | None,
+    speeds: Sequence[SpeedPoint],
+) -> DaemonSchedule:
+    """The daemon's jobs; without a store there is nothing to train."""
+    clock = SystemClock()
+    recorder = sink if isinstance(sink, Recorder) else None
+    trainer = None
+    if store is not None and operator is not None:
+        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds)
+    schedule = DaemonSchedule(settings, Parts(store, recorder, metrics.registry, clock, trainer))
+    if operator is not None:
+        operator.train = schedule.train_now
+    return schedule
+
+
 def _engine_config(settings: Settings, models: Models, reserved: Action) -> EngineConfig:
-    whole_contexts = settings.engine.max_running * (models.target.context_length + reserved.total_tokens)
+    whole_contexts = settings.engine.max_running * (models.target.context_length + scratch_rows(reserved))
     return EngineConfig(
         reserved=reserved,
         persistence=settings.control.persistence,
-        kv_tokens=settings.engine.kv_tokens or min(whole_contexts, affordable_kv_tokens(models.target.layout)),
+        kv_tokens=settings.engine.kv_tokens or min(whole_contexts, affordable_kv_tokens(*models.kv_layouts)),
         limits=LoopLimits(
             max_running=settings.engine.max_running,
             max_waiting=settings.engine.max_waiting,
             prefill_chunk=settings.engine.prefill_chunk,
+            step_tokens=settings.engine.step_tokens,
+            prefill_slowdown=settings.engine.prefill_slowdown,
         ),
     )
 
@@ -282,11 +356,3 @@ def _config_hash(settings: Settings) -> str:
     """Rows of daemons whose engines differ in speed are not comparable."""
     text = settings.engine.model_dump_json() + settings.control.model_dump_json()
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-class _EmptyCatalog:
-    """Without a store there is nothing to list."""
-
-    def list_policies(self) -> Sequence[PolicySummary]:
-        """No version."""
-        return ()

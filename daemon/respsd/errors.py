@@ -38,6 +38,14 @@ class PolicyRefused(RespsdError):
         self.fault = fault
 
 
+class ChangeRefused(RespsdError):
+    """A change of the policies is refused in their present state; another order of commands may be accepted."""
+
+
+class ArchiveInvalid(RespsdError):
+    """A file given as an exported policy version is not one, or not a sound one."""
+
+
 class Overloaded(RespsdError):
     """The engine has no room for another request now."""
 
@@ -47,6 +55,19 @@ class Overloaded(RespsdError):
         self.value = value
         self.limit = limit
         self.retry_after_seconds = retry_after_seconds
+
+
+class Unauthenticated(RespsdError):
+    """A caller does not prove who they are, where the daemon asks for it."""
+
+
+class PermissionDenied(RespsdError):
+    """A caller's roles do not cover the call."""
+
+    def __init__(self, caller: str, needed: str) -> None:
+        super().__init__(f"{caller} may not do this; it needs one of the roles {needed}")
+        self.caller = caller
+        self.needed = needed
 
 
 class EngineUnavailable(RespsdError):
@@ -80,6 +101,26 @@ class SettingsError(RespsdError):
 
 class StorageError(RespsdError):
     """A database cannot be opened, migrated or written."""
+
+
+class DatabaseDamaged(StorageError):
+    """A database's file is no database, or a broken one."""
+
+
+class LearningPaused(RespsdError):
+    """No policy is trained now: learning is off, frozen, or waits for a database."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"learning is paused: {reason}")
+        self.reason = reason
+
+
+class CalibrationFailed(RespsdError):
+    """The speed of this machine could not be measured."""
+
+
+class UpdateFailed(RespsdError):
+    """An update of the learner crashed, took too long, or could not be stored or published."""
 
 
 class TrainingDataError(RespsdError):

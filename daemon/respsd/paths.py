@@ -7,8 +7,16 @@ from pathlib import Path
 
 POLICIES = "policies"
 """Folder of the policy store in the state directory."""
+CALIBRATIONS = "calibrations"
+"""Folder of measured speeds in the state directory."""
 TRANSITIONS = "transitions.db"
 """File of the experience log in the state directory."""
+REGISTRY = "registry.db"
+"""File of the policy store's registry in its folder."""
+BACKUPS = "backups"
+"""Folder of the databases' backups in the state directory."""
+SOCKET = "respsd.sock"
+"""File name of the daemon's UNIX socket."""
 
 
 def state_dir() -> Path:
@@ -25,6 +33,12 @@ def cache_dir() -> Path:
     `$CACHE_DIRECTORY` (systemd), else `$XDG_CACHE_HOME/respsd`, else `~/.cache/respsd`.
     """
     return _folder("CACHE_DIRECTORY", "XDG_CACHE_HOME", ".cache")
+
+
+def socket_path(state: Path) -> Path:
+    """The UNIX socket of the daemon that keeps its state there: in `$RUNTIME_DIRECTORY` (systemd), else beside it."""
+    granted = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+    return (Path(granted) if granted else state) / SOCKET
 
 
 def _folder(systemd_variable: str, xdg_variable: str, below_home: str) -> Path:

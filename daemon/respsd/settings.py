@@ -5,34 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from respsd.address import check_host_port, check_listen
+from respsd.address import check_host_port, check_listen, is_loopback
 from respsd.control.action import Action, ActionTable
 from respsd.errors import InvalidRequest
-from respsd.paths import state_dir
+from respsd.paths import socket_path, state_dir
+from respsd.settings_access import AuthSettings, TlsSettings, TracingSettings
+from respsd.settings_learning import (
+    CalibrationSettings,
+    ExplorationSettings,
+    LearningSettings,
+    RecorderSettings,
+    RetentionSettings,
+    RolloutSettings,
+    ScheduleSettings,
+)
+from respsd.settings_section import AutoPositive, Positive, Section, auto_is_none, numbers
 
 DEMO = "demo"
 """The target's name that stands for the demo model."""
-
-
-def _auto_is_none(value: object) -> object:
-    return None if value == "auto" else value
 
 
 def _argmax_is_none(value: object) -> object:
     return None if value == "argmax" else value
 
 
-def _numbers(value: object) -> object:
-    """Let a list be written `4,8,16` too, which is how an environment variable says it."""
-    return value.split(",") if isinstance(value, str) else value
-
-
 def _action(value: object) -> object:
     if not isinstance(value, str) or value == "auto":
-        return _auto_is_none(value)
+        return auto_is_none(value)
     try:
         return Action.parse(value)
     except InvalidRequest as error:
@@ -41,17 +43,8 @@ def _action(value: object) -> object:
 
 HostPort = Annotated[str, AfterValidator(check_host_port)]
 ListenAddress = Annotated[str, AfterValidator(check_listen)]
-Positive = Annotated[int, Field(ge=1)]
-AutoPositive = Annotated[Positive | None, BeforeValidator(_auto_is_none)]
-"""A positive integer, or `auto` (None): the daemon measures or works it out."""
-Knob = Annotated[tuple[Positive, ...], BeforeValidator(_numbers), Field(min_length=1)]
+Knob = Annotated[tuple[Positive, ...], BeforeValidator(numbers), Field(min_length=1)]
 """The values of one knob of the action table."""
-
-
-class Section(BaseModel):
-    """A table of the settings file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class EngineSettings(Section):
@@ -64,9 +57,26 @@ class EngineSettings(Section):
     kv_tokens: AutoPositive = None
     """Tokens of KV cache over all sequences; `auto` takes what max_running full contexts or the memory allow."""
     prefill_chunk: int = Field(default=512, ge=1)
-    """Prompt tokens that one forward takes, so that a long prompt does not hold up running sequences."""
+    """Prompt tokens that one step takes at most."""
+    step_tokens: AutoPositive = None
+    """Tokens that one step takes at most while sequences run, prompt tokens and trees together; `auto` sets no bound
+    beside prefill_slowdown."""
+    prefill_slowdown: float = Field(default=1.6, gt=1)
+    """How many times as long as usual a step is to take at most because prompt tokens go along, on average: steps
+    scatter around it."""
+    packed_weights: Literal["auto", "on", "off"] = "auto"
+    """Whether the target's weights are laid out anew for the processor's kernels. In float32 wide layers are then held
+    in two layouts: `auto` spends at most a sixteenth of the machine's memory on that, `on` whatever it takes."""
+    exact: bool = False
+    """Whether verifying a tree and plain decoding agree bit for bit, which makes speculation lossless in half precision
+    too; it costs some speed."""
     threads: AutoPositive = None
     """Processor threads of the engine's tensor library; `auto` leaves its own choice."""
+
+    @property
+    def packs_weights(self) -> bool | None:
+        """`packed_weights`, None for `auto`."""
+        return None if self.packed_weights == "auto" else self.packed_weights == "on"
 
 
 class ControlSettings(Section):
@@ -103,15 +113,6 @@ class ControlSettings(Section):
         except InvalidRequest as error:
             raise ValueError(f"the knobs make no table: {error.limit}") from error
         return self
-
-
-class RecorderSettings(Section):
-    """The experience log, transitions.db."""
-
-    enabled: bool = True
-    """Whether requests and windows are logged; without it nothing can be learnt."""
-    queue_rows: int = Field(default=65536, ge=1)
-    """Rows that may wait for the writer; past it whole requests are dropped and counted."""
 
 
 class LimitSettings(Section):
@@ -167,6 +168,11 @@ class Settings(BaseSettings):
     """The models' number format; `auto` takes the fastest that the device is good at."""
     listen: ListenAddress = "127.0.0.1:7470"
     """Address of the gRPC service: HOST:PORT, or unix:PATH."""
+    insecure: bool = False
+    """Allow an address that other machines reach without TLS, for instance behind a proxy that encrypts."""
+    socket: Annotated[Path | None, BeforeValidator(auto_is_none)] = None
+    """UNIX socket for this machine's own commands, beside `listen`; `auto` is respsd.sock in systemd's runtime folder,
+    else in state_dir."""
     metrics: HostPort | None = None
     """HOST:PORT of the Prometheus endpoint; without it there is none."""
     state_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(default_factory=state_dir)
@@ -175,6 +181,41 @@ class Settings(BaseSettings):
     """How long running requests may go on after SIGTERM."""
     engine: EngineSettings = EngineSettings()
     control: ControlSettings = ControlSettings()
+    exploration: ExplorationSettings = ExplorationSettings()
+    calibration: CalibrationSettings = CalibrationSettings()
+    rollout: RolloutSettings = RolloutSettings()
     recorder: RecorderSettings = RecorderSettings()
+    learning: LearningSettings = LearningSettings()
+    retention: RetentionSettings = RetentionSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    tls: TlsSettings = TlsSettings()
+    auth: AuthSettings = AuthSettings()
+    tracing: TracingSettings = TracingSettings()
+
+    @model_validator(mode="after")
+    def _public_addresses_are_encrypted(self) -> Self:
+        if not (self.insecure or self.tls.certificate or self.listen.startswith("unix:") or is_loopback(self.listen)):
+            remedy = "set tls.certificate and tls.key, or insecure (--insecure)"
+            raise ValueError(f"listen: other machines reach {self.listen!r}; {remedy}")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003  the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Values as given; the environment is `settings_loader`'s, which knows what overrules what."""
+        return (init_settings,)
+
+    @property
+    def socket_path(self) -> Path:
+        """Where the UNIX socket is."""
+        if self.listen.startswith("unix:"):
+            return Path(self.listen.removeprefix("unix:").removeprefix("//"))
+        return self.socket or socket_path(self.state_dir)

@@ -11,7 +11,8 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -29,31 +30,57 @@ Key = tuple[str, ...]
 
 PREFIX = "RESPSD_"
 SYSTEM_FILE = Path("/etc/respsd/respsd.toml")
-NOT_SETTINGS = frozenset({"RESPSD_ADDRESS"})
-"""Variables of the same prefix that other programs read: where the client commands find the daemon."""
+NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA"})
+"""Variables of the same prefix that client commands read: where the daemon is, and how they prove themselves."""
 _SERVICE_LINK = re.compile(r"RESPSD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 """What Kubernetes puts into every container beside a service named respsd; no setting may be named like it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Checked settings and where each one that was set comes from."""
+
+    settings: Settings
+    file: Path | None
+    origins: Mapping[Key, str]
+    """A file's path, a variable's or a flag's name, by setting; what is not in it has its default."""
+
+
 def load_settings(flags: Mapping[str, object] | None = None, *, config: Path | None = None) -> Settings:
-    """Read all sources and return the checked settings.
+    """Read all sources and return the checked settings; see `load_with_origins`."""
+    return load_with_origins(flags, config=config).settings
+
+
+def load_with_origins(flags: Mapping[str, object] | None = None, *, config: Path | None = None) -> Loaded:
+    """Read all sources and return the checked settings with their origins.
 
     `flags` maps names (nested mappings for sections) to values; None means that the flag was not given. `config` must
     exist; without it the system's file, else the user's, is read if there is one. Raises SettingsError.
     """
     file = config or _default_file()
-    sources = [
-        (str(file), _read(file) if file else {}),
-        ("environment", _environment()),
-        ("flag", _given(flags or {})),
-    ]
+    return _checked(
+        file,
+        [
+            (str(file), _read(file) if file else {}),
+            ("environment", _environment()),
+            ("flag", _given(flags or {})),
+        ],
+    )
+
+
+def load_file(file: Path) -> Loaded:
+    """One file's settings over the defaults, whatever environment and flags say; raises SettingsError."""
+    return _checked(file, [(str(file), _read(file))])
+
+
+def _checked(file: Path | None, sources: Sequence[tuple[str, Tree]]) -> Loaded:
     merged: Tree = {}
     origins: dict[Key, str] = {}
     for origin, tree in sources:
         _merge(merged, tree)
         origins.update((key, _origin(origin, key)) for key in _leaves(tree))
     try:
-        return Settings.model_validate(merged)
+        return Loaded(Settings.model_validate(merged), file, origins)
     except ValidationError as error:
         raise SettingsError("; ".join(_explain(detail, origins) for detail in error.errors())) from error
 
@@ -87,7 +114,7 @@ def _check_variable(name: str, section: str, inner: str) -> None:
     """Refuse what pydantic-settings would pass over: a variable that belongs to no field, or a section as a whole."""
     if section not in Settings.model_fields:
         raise SettingsError(f"{name}: there is no such setting{_nearest(section, Settings)}")
-    if bool(inner) != (_section_of(Settings.model_fields[section]) is not None):
+    if bool(inner) != (section_of(Settings.model_fields[section]) is not None):
         raise SettingsError(f"{name}: write {PREFIX}SECTION__NAME for a section's setting, {PREFIX}NAME for others")
 
 
@@ -133,6 +160,8 @@ def _explain(detail: ErrorDetails, origins: Mapping[Key, str]) -> str:
     if detail["type"] == "extra_forbidden":
         return f"{name}{where}: there is no such setting{_nearest(path[-1], _model_at(path[:-1]))}"
     limit = detail["msg"].removeprefix("Value error, ")
+    if not path:  # two settings that contradict each other: the message names them
+        return limit
     return f"{name}{where}: {detail['input']!r} is not allowed; {limit[:1].lower()}{limit[1:]}"
 
 
@@ -144,10 +173,11 @@ def _nearest(name: str, model: type[BaseModel]) -> str:
 def _model_at(path: Key) -> type[BaseModel]:
     model: type[BaseModel] = Settings
     for part in path:
-        model = _section_of(model.model_fields[part]) or model
+        model = section_of(model.model_fields[part]) or model
     return model
 
 
-def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+def section_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a field holds; None for a single setting."""
     candidates = (field.annotation, *get_args(field.annotation))
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

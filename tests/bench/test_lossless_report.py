@@ -33,8 +33,8 @@ def test_a_broken_tree_mask_is_found_and_not_explained(monkeypatch):
             tree.root_entropy,
         )
 
-    drafted = step.draft_tree
-    monkeypatch.setattr(step, "draft_tree", lambda *args: blind(drafted(*args)))
+    drafted = step.draft_trees
+    monkeypatch.setattr(step, "draft_trees", lambda *args: [blind(tree) for tree in drafted(*args)])
     report = verify_lossless(load_tiny(), [[1, 40, 17, 99, 254, 3, 60]], 60, (Action(60, 7, 10),))
     assert report.unexplained == len(report.differences) == 2
     assert [difference.sampled for difference in report.differences] == [False, True]

@@ -5,7 +5,17 @@ import json
 import pytest
 from support import tiny
 
-from respsd.bench.questions import BUILT_IN, built_in, read_questions
+from respsd.bench.questions import (
+    BUILT_IN,
+    BUILT_IN_COUNT,
+    BUILT_IN_KINDS,
+    built_in,
+    built_in_turns,
+    encode_turn,
+    question_sets,
+    read_questions,
+    read_turns,
+)
 from respsd.engine.tokenizer import HfTokenizer
 from respsd.errors import CheckpointError
 
@@ -59,3 +69,33 @@ def test_a_file_without_a_fitting_question_is_refused(tmp_path, tokenizer):
 def test_the_built_in_set_needs_no_file(tokenizer):
     questions = built_in(tokenizer, 3)
     assert (questions.name, len(questions.prompts)) == (BUILT_IN, 3)
+
+
+def test_the_built_in_set_has_a_dozen_of_each_kind_in_turn():
+    turns = built_in_turns()
+    assert len(turns) == len(set(turns)) == BUILT_IN_COUNT == 12 * len(BUILT_IN_KINDS)
+    assert all(text.strip() for question in turns for text in question)
+    assert any(len(question) > 1 for question in turns)
+    assert all(question[0].startswith("Summarise") for question in turns[3::4])
+
+
+def test_without_a_file_the_built_in_questions_that_fit_are_taken(tokenizer):
+    (everything,) = question_sets((), tokenizer, limit=48, max_prompt_tokens=10_000)
+    shortest = min(map(len, everything.prompts))
+    (short,) = question_sets((), tokenizer, limit=48, max_prompt_tokens=shortest)
+    assert 0 < len(short.prompts) < 48
+    assert len(short.turns) == len(short.prompts)
+    with pytest.raises(CheckpointError, match="at most 1 tokens"):
+        question_sets((), tokenizer, limit=48, max_prompt_tokens=1)
+
+
+def test_all_turns_are_kept_and_can_be_read_without_a_tokenizer(tmp_path, tokenizer):
+    file = write(tmp_path / "q.jsonl", {"turns": ["one", "two"]}, {"turns": ["three"]})
+    assert read_turns(file) == (("one", "two"), ("three",))
+    questions = read_questions(file, tokenizer)
+    assert (questions.turns_of(0), questions.part(slice(1, None)).turns) == (("one", "two"), (("three",),))
+
+
+def test_a_later_turn_stands_behind_the_turns_and_answers_before_it(tokenizer):
+    prompt = encode_turn(tokenizer, "b", [("a", "yes")])
+    assert tokenizer.decode(prompt) == "user: a\nassistant: yes\nuser: b\nassistant: "

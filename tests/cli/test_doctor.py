@@ -45,18 +45,3 @@ def test_the_reference_recordings_are_matched(reference_dir):
 def test_a_doctor_without_a_check_says_which_there_are():
     with pytest.raises(InvalidRequest, match="--verify-lossless"):
         CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
-
-
-def test_bench_prints_every_set_and_method():
-    flags = ("--methods", "off,8:3:3", "--limit", "1", "--max-new-tokens", "8", *tiny_flags())
-    document = run("bench", *flags)
-    assert [(each["questions"], each["action"]) for each in document["results"]] == [
-        ("built-in", "off"),
-        ("built-in", "8,3,3"),
-    ]
-    assert document["results"][1]["equal_outputs"] == 1.0
-
-
-def test_an_unknown_bench_method_is_named():
-    with pytest.raises(InvalidRequest, match="warp"):
-        CliRunner().invoke(app, ["bench", "--methods", "warp"], catch_exceptions=False)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from policy_store import PolicyStore
 from respsd.cli import policy
+from respsd.cli.policy.wording import age
 from respsd.control.action import Action
 from respsd.control.bootstrap import open_policies
 from respsd.control.controller import Decision
@@ -90,6 +92,16 @@ def test_json_is_one_document_with_every_version(state: Path) -> None:
             "tokens_per_second": None,
             "action": None,
         },
+        {
+            "version": 3,
+            "aliases": ["eagle3"],
+            "state": "good",
+            "created": "2026-11-30T12:00:00Z",
+            "kind": "static",
+            "parent": None,
+            "tokens_per_second": None,
+            "action": "60,7,10",
+        },
     ]
 
 
@@ -116,7 +128,7 @@ def test_the_table_is_a_line_a_version_however_narrow_the_pipe(state: Path, monk
         ["1", "baseline,champion", "good", "static", "16,4,4", "60.0", lines[1].split()[-1]],
     ]
     assert lines[2].split()[:4] == ["2", "learner", "good", "resps"]
-    assert len(lines) == 3
+    assert len(lines) == 4
 
 
 def test_wide_shows_parent_and_time(state: Path) -> None:
@@ -126,10 +138,10 @@ def test_wide_shows_parent_and_time(state: Path) -> None:
 
 
 def test_name_prints_version_numbers_alone(state: Path) -> None:
-    assert run("--state-dir", str(state), "-o", "name").stdout == "1\n2\n"
+    assert run("--state-dir", str(state), "-o", "name").stdout == "1\n2\n3\n"
 
 
-@pytest.mark.parametrize("output", ["table", "wide", "json", "name"])
+@pytest.mark.parametrize("output", ["table", "wide", "json", "yaml", "name"])
 def test_without_a_store_nothing_is_printed_and_the_exit_code_says_not_found(tmp_path: Path, output: str) -> None:
     result = run("--state-dir", str(tmp_path), "-o", output)
     assert result.exit_code == 4
@@ -140,17 +152,17 @@ def test_without_a_store_nothing_is_printed_and_the_exit_code_says_not_found(tmp
 
 def test_the_environment_says_where_the_state_is(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESPSD_STATE_DIR", str(state))
-    assert run("-o", "name").stdout == "1\n2\n"
+    assert run("-o", "name").stdout == "1\n2\n3\n"
     monkeypatch.delenv("RESPSD_STATE_DIR")
     monkeypatch.setenv("STATE_DIRECTORY", str(state))
-    assert run("-o", "name").stdout == "1\n2\n"
+    assert run("-o", "name").stdout == "1\n2\n3\n"
 
 
 def test_a_log_that_cannot_be_read_costs_the_speeds_alone(state: Path) -> None:
     (state / "transitions.db").write_bytes(b"rubbish" * 1000)
     result = run("--state-dir", str(state), "-o", "json")
     assert result.exit_code == 0
-    assert [version["tokens_per_second"] for version in json.loads(result.stdout)] == [None, None]
+    assert [version["tokens_per_second"] for version in json.loads(result.stdout)] == [None, None, None]
     assert "not a database" in result.stderr
 
 
@@ -205,10 +217,8 @@ def test_a_daemon_that_does_not_answer_is_unreachable(tmp_path: Path) -> None:
     ("seconds", "shown"), [(-5, "0s"), (59, "59s"), (60, "1m"), (3599, "59m"), (7200, "2h"), (86_400 * 3, "3d")]
 )
 def test_ages_are_short(seconds: int, shown: str) -> None:
-    from datetime import UTC, datetime, timedelta
-
     now = datetime(2026, 11, 30, tzinfo=UTC)
-    assert policy._age(now, now - timedelta(seconds=seconds)) == shown
+    assert age(now, now - timedelta(seconds=seconds)) == shown
 
 
 def test_listing_loads_no_model_library(state: Path) -> None:

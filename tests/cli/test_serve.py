@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ app.command()(serve)
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What the daemon was started with; it ends with code 7."""
+    """What the daemon was started with, and what it would read on SIGHUP; it ends with code 7."""
     started: list[Settings] = []
 
-    def run(settings: Settings) -> int:
+    def run(settings: Settings, reread: Callable[[], Settings]) -> int:
         started.append(settings)
+        started.append(reread())
         return 7
 
     module = types.ModuleType("respsd.daemon")
@@ -39,7 +41,8 @@ def test_every_flag_reaches_the_daemon(served: list[Settings], tmp_path: Path) -
     flags += ["--state-dir", str(tmp_path), "--dtype", "bfloat16", "--device", "cpu"]
     result = CliRunner().invoke(app, flags)
     assert result.exit_code == 7
-    (settings,) = served
+    settings, reread = served
+    assert reread == settings
     assert (settings.target, settings.drafter) == ("a/b", "c/d")
     assert (settings.listen, settings.metrics) == ("unix:/tmp/s", "127.0.0.1:9")
     assert (settings.state_dir, settings.dtype, settings.device) == (tmp_path, "bfloat16", "cpu")

@@ -53,6 +53,8 @@ def test_action_and_policy_exclude_each_other():
 
 def test_speculation_forms():
     assert build(action="off").speculation.off
+    assert build(exploration_opt_out=True).speculation.exploration_opt_out
+    assert not build(policy=3).speculation.exploration_opt_out
     assert build(policy=3).speculation.policy == "3"
     for action in ("8,2,4", (8, 2, 4)):
         sent = build(action=action).speculation.action

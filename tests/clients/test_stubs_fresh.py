@@ -11,14 +11,23 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import Message
 from grpc_tools import protoc
 
-from respsd_client.v1 import action_pb2, generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+from respsd_client.v1 import (
+    action_pb2,
+    generation_pb2,
+    generation_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
+    status_pb2,
+    status_pb2_grpc,
+)
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
-STUBS = {module.DESCRIPTOR.name: module.DESCRIPTOR for module in (action_pb2, generation_pb2, policy_pb2)}
+STUBS = {module.DESCRIPTOR.name: module.DESCRIPTOR for module in (action_pb2, generation_pb2, policy_pb2, status_pb2)}
 SERVICES = (
     (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"], generation_pb2_grpc.GenerationServiceServicer),
     (policy_pb2.DESCRIPTOR.services_by_name["PolicyService"], policy_pb2_grpc.PolicyServiceServicer),
+    (status_pb2.DESCRIPTOR.services_by_name["StatusService"], status_pb2_grpc.StatusServiceServicer),
 )
 
 

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.operating import NoonClock
 
 from policy_store import Manifest, ManifestDraft, PolicyStore, StoredPolicy
 from respsd.control.action import OFF, Action, ActionTable
+from respsd.control.bootstrap import open_policies, policy_loader
 from respsd.control.manifests import resps_manifest
 from respsd.control.network import random_policy_weights
 from respsd.control.observation import ObservationSchema
+from respsd.control.operator import PolicyOperator
+from respsd.control.router import PolicyRouter
 
 NOON = 1_796_040_000_000_000_000
 TABLE = ActionTable((OFF, Action(8, 3, 3), Action(16, 4, 4), Action(32, 5, 8)))
@@ -70,3 +74,20 @@ def publish(store: PolicyStore) -> Callable[..., int]:
         return store.create(draft, weights, actor="test")
 
     return create
+
+
+@pytest.fixture
+def router(store: PolicyStore, table: ActionTable, schema: ObservationSchema) -> PolicyRouter:
+    """A started daemon's: version 1 is baseline and champion, 2 the learner."""
+    return open_policies(store, table, schema, Action(16, 4, 4), rng=np.random.default_rng(0), code_version="0")
+
+
+@pytest.fixture
+def operator(store: PolicyStore, table: ActionTable, schema: ObservationSchema, router: PolicyRouter) -> PolicyOperator:
+    return PolicyOperator(store, policy_loader(store, schema, table.largest, None), router, NoonClock())
+
+
+@pytest.fixture
+def good(operator: PolicyOperator, publish: Callable[..., int]) -> list[int]:
+    """Three versions that choose the table's first, second and third action."""
+    return [publish(*(3.0 if index == best else 0.0 for index in range(4))) for best in range(3)]

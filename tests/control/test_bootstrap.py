@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from policy_store import ManifestDraft, PolicyStore, StoreUnavailable
-from respsd.control.action import OFF, Action, ActionTable
+from respsd.control.action import EAGLE3, OFF, Action, ActionTable
 from respsd.control.bootstrap import open_policies
 from respsd.control.controller import Decision
 from respsd.control.observation import ObservationSchema
+from respsd.control.prior import calibrated_log_probs
 from respsd.control.router import PolicyRouter
 from respsd.engine.request import Speculation
 from respsd.errors import PolicyRefused, SettingsError, UnknownPolicy
@@ -262,7 +264,7 @@ def test_a_store_that_fails_leaves_the_built_in_baseline(
 
 
 def test_the_paper_table_starts_with_a_baseline_outside_it(tmp_path: Path) -> None:
-    from respsd.control.action import EAGLE3, paper_table
+    from respsd.control.action import paper_table
 
     schema = ObservationSchema(feature_width=12)
     with PolicyStore(tmp_path / "policies") as store:
@@ -313,3 +315,65 @@ def test_a_learner_that_cannot_be_stored_costs_the_learner_alone(
     with pytest.raises(UnknownPolicy):
         router.resolve(Speculation(policy="learner"))
     assert decide(start(default="learner"), schema).policy_version == champion
+
+
+def test_eagle3s_default_has_a_name_where_the_engine_can_run_it(
+    start: Start, store: PolicyStore, schema: ObservationSchema
+) -> None:
+    router = start(reserved=Action(60, 7, 10))
+    decision = decide(router, schema, "eagle3")
+    assert (decision.action, decision.arm, decision.policy_version) == (EAGLE3, "eagle3", 3)
+    start(reserved=Action(60, 7, 10))
+    assert [(each.version, each.action) for each in store.list()][2:] == [(3, (60, 7, 10))]
+
+
+def test_eagle3_may_be_the_baseline_itself(start: Start, store: PolicyStore, schema: ObservationSchema) -> None:
+    router = start(EAGLE3)
+    assert store.aliases() == {"baseline": 1, "champion": 1, "eagle3": 1, "learner": 2}
+    assert decide(router, schema).arm == "champion"
+
+
+def test_eagle3_is_unknown_where_memory_is_kept_for_smaller_trees_only(start: Start) -> None:
+    with pytest.raises(UnknownPolicy):
+        start(reserved=Action(59, 7, 10)).resolve(Speculation(policy="eagle3"))
+
+
+def test_the_first_learner_starts_from_calibrated_speeds(
+    start: Start, store: PolicyStore, schema: ObservationSchema
+) -> None:
+    speeds = [math.log(speed) for speed in (40.0, 60.0, 50.0, 20.0)]
+    router = start(log_speeds=speeds)
+    decisions = [decide(router, schema, "learner", uniform) for uniform in np.linspace(0.0, 0.999, 200)]
+    expected = dict(enumerate(calibrated_log_probs(speeds)))
+    for decision in decisions:
+        assert decision.action_index is not None
+        # Random weights behind a small gain move it a little.
+        assert decision.log_prob == pytest.approx(expected[decision.action_index], abs=0.1)
+    assert {decision.action_index for decision in decisions} == {0, 1, 2, 3}
+    assert "entropy" in store.list()[1].note
+
+
+def test_a_learner_that_was_made_before_calibration_is_made_anew_and_one_that_learnt_is_not(
+    start: Start, store: PolicyStore, publish: Publish
+) -> None:
+    speeds = [0.0, 0.5, 0.2, -1.0]
+    start()
+    start(log_speeds=speeds)
+    assert store.aliases()["learner"] == 3
+    start(log_speeds=[0.0, 0.0, 0.0, 0.0])
+    assert store.aliases()["learner"] == 3
+    trained = publish(0.0, 1.0, 2.0, 3.0)
+    promote(store, trained, "learner")
+    start(log_speeds=speeds)
+    assert store.aliases()["learner"] == trained
+
+
+def test_the_learner_explores_at_the_temperature_that_is_set(
+    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema
+) -> None:
+    start()
+    promote(store, publish(0.0, 0.0, 0.0, 2.0), "learner")
+    for temperature in (1.0, 2.0):
+        decision = decide(start(exploration_temperature=temperature), schema, "learner", 0.999)
+        best = math.exp(2.0 / temperature)
+        assert decision.log_prob == pytest.approx(math.log(best / (best + 3)))

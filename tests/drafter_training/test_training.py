@@ -171,6 +171,11 @@ def test_a_vocabulary_larger_than_the_answers_is_an_error(answers: Path, tmp_pat
         _train(answers, tmp_path, dataclasses.replace(OPTIONS, draft_vocab=tiny.VOCAB))
 
 
+def test_key_value_heads_that_do_not_divide_the_heads_are_an_error(answers: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"kv_heads: 3 is not allowed; it must divide the target's {tiny.HEADS}"):
+        _train(answers, tmp_path, dataclasses.replace(OPTIONS, kv_heads=3))
+
+
 def test_settings_out_of_range_are_named() -> None:
     with pytest.raises(InvalidRequest, match=r"unrolled_steps: 0 is not allowed; it must be from 1 to 16"):
         dataclasses.replace(OPTIONS, unrolled_steps=0).validated()

@@ -138,13 +138,14 @@ def test_rows_land_and_policy_list_works_with_and_without_the_daemon(tmp_path):
         live = json.loads(respsd("policy", "list", "--address", served.address, "-o", "json"))
         assert served.stop() == 0
     stopped = json.loads(respsd("policy", "list", "--state-dir", str(tmp_path), "-o", "json"))
-    assert [each["version"] for each in live] == [each["version"] for each in stopped] == [1, 2]
-    baseline, learner = stopped
+    assert [each["version"] for each in live] == [each["version"] for each in stopped] == [1, 2, 3]
+    baseline, learner, eagle3 = stopped
     assert {"version", "aliases", "state", "created", "kind", "parent", "tokens_per_second"} <= baseline.keys()
     assert set(baseline["aliases"]) == {"baseline", "champion"}
     assert (baseline["kind"], baseline["state"]) == ("static", "good")
     assert baseline["tokens_per_second"] > 0
     assert (learner["aliases"], learner["tokens_per_second"]) == (["learner"], None)
+    assert (eagle3["aliases"], eagle3["kind"]) == (["eagle3"], "static")
 
     connection = sqlite3.connect(tmp_path / "transitions.db")
     requests = connection.execute("select steps, accepted_tokens, completion_tokens from requests").fetchall()
@@ -165,7 +166,7 @@ def test_a_restart_keeps_versions_and_rows(tmp_path):
             generate(served, PROMPT, "--max-new-tokens", "10", "--ignore-eos")
             assert served.stop() == 0
     versions = json.loads(respsd("policy", "list", "--state-dir", str(tmp_path), "-o", "json"))
-    assert [each["version"] for each in versions] == [1, 2]
+    assert [each["version"] for each in versions] == [1, 2, 3]
     count = sqlite3.connect(tmp_path / "transitions.db").execute("select count(*) from requests").fetchone()
     assert count == (2,)
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from respsd.engine.kv_cache import KvLayout, KvPool, SequenceCache
+from respsd.engine.kv_cache import KvArena, KvLayout, KvPool, SequenceCache
 from respsd.errors import InvalidRequest, Overloaded
 
 LAYOUT = KvLayout(layers=2, kv_heads=1, head_dim=1, dtype=torch.float32, device=torch.device("cpu"))
@@ -48,15 +50,62 @@ def test_rows_that_were_not_kept_are_overwritten():
     assert keys(cache) == [1.0, 20.0]
 
 
+def test_commit_moves_only_rows_that_are_not_in_place():
+    cache = SequenceCache(LAYOUT, 8)
+    fill(cache, 0, [1.0, 2.0, 3.0, 4.0])
+    cache.commit([0, 1, 3])
+    assert keys(cache) == [1.0, 2.0, 4.0]
+    assert cache.data[0, 0, 0, 3, 0] == 4.0  # the row itself stays as scratch
+
+
 def test_pool_counts_reservations_and_gives_them_back():
     pool = KvPool(10)
-    pool.reserve(6)
+    slots = pool.reserve(6)
     assert pool.fits(4)
     assert not pool.fits(5)
     with pytest.raises(Overloaded, match="11 of 10"):
         pool.reserve(5)
-    pool.release(6)
+    pool.release(slots)
     assert pool.reserved_tokens == 0
+
+
+def test_a_range_is_free_slots_side_by_side():
+    pool = KvPool(10)
+    first, second, third = (pool.reserve(3) for _ in range(3))
+    pool.release(first)
+    pool.release(third)
+    assert pool.reserved_tokens == 3
+    assert not pool.fits(5)  # 7 are free, in two ranges
+    pool.release(second)
+    assert pool.reserve(10) == slice(0, 10)
+
+
+@given(st.lists(st.one_of(st.integers(1, 9), st.just(None)), max_size=60), st.randoms(use_true_random=False))
+def test_ranges_never_overlap_and_all_come_back(needs, choose):
+    pool, held = KvPool(24), list[slice]()
+    for need in needs:
+        if need is None or not pool.fits(need):
+            if held:
+                pool.release(held.pop(choose.randrange(len(held))))
+        else:
+            held.append(pool.reserve(need))
+        taken = [slot for slots in held for slot in range(slots.start, slots.stop)]
+        assert len(taken) == len(set(taken)) == pool.reserved_tokens
+        assert all(0 <= slot < 24 for slot in taken)
+    for slots in held:
+        pool.release(slots)
+    assert pool.reserve(24) == slice(0, 24)
+
+
+def test_caches_of_an_arena_share_one_buffer_and_no_slot():
+    arena = KvArena(LAYOUT, 8)
+    one, two = arena.cache(slice(0, 3)), arena.cache(slice(3, 8))
+    fill(one, 0, [1.0, 2.0, 3.0])
+    fill(two, 0, [4.0, 5.0])
+    one.commit([0, 2])
+    two.commit([1])
+    assert (keys(one), keys(two)) == ([1.0, 3.0], [5.0])
+    assert one.data.untyped_storage().data_ptr() == two.data.untyped_storage().data_ptr()
 
 
 def test_a_need_beyond_the_whole_budget_is_refused_with_the_limit():

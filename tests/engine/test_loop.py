@@ -13,10 +13,10 @@ from support import models as tiny_models
 from support import tiny
 from support.engines import Rig, load_tiny, plain, request, running, static_router
 
-from respsd.bench.local import run
 from respsd.control.action import OFF, Action
 from respsd.control.controller import Decision, Vector
 from respsd.engine.events import FinishReason, RequestFailed, RequestFinished, TokensCommitted
+from respsd.engine.local_run import run
 from respsd.engine.loop import LoopLimits
 from respsd.engine.request import SamplingParams
 from respsd.errors import EngineFault, EngineUnavailable, InvalidRequest, Overloaded, UnknownPolicy
@@ -109,6 +109,48 @@ def test_a_prompt_in_chunks_gives_what_it_gives_whole():
             parts = rig.generate(request(prompt, 30, action=Action(16, 4, 4)))
             assert parts.token_ids == whole.token_ids
             assert parts.finished.accepted_tokens == whole.finished.accepted_tokens
+
+
+def test_a_long_prompt_goes_along_with_the_steps_of_a_running_stream(monkeypatch):
+    """In parts that keep to the bound on a step's tokens; neither request's tokens change."""
+    long = [3 + i % 280 for i in range(180)]
+    with running(load_tiny(), limits=LoopLimits(step_tokens=24)) as rig:
+        alone = [rig.generate(plain(PROMPT, 120)).token_ids, rig.generate(plain(long, 5)).token_ids]
+        target, forwards = rig.models.target, list[list[int]]()
+        forward = target.forward
+        monkeypatch.setattr(
+            target, "forward", lambda batch: forwards.append([len(rows.tokens) for rows in batch]) or forward(batch)
+        )
+        stream, late = Listener(), Listener()
+        rig.engine.submit(plain(PROMPT, 120), stream)
+        assert stream.first_token.wait(60)
+        rig.engine.submit(plain(long, 5), late)
+        assert isinstance(stream.last(), RequestFinished)
+        assert isinstance(late.last(), RequestFinished)
+    assert [tuple(stream.tokens), tuple(late.tokens)] == alone
+    mixed = [tokens for tokens in forwards if len(tokens) == 2]
+    assert mixed[0][0] == 1
+    assert mixed[0][1] > 1
+    assert all(sum(tokens) <= 24 for tokens in mixed)
+
+
+def test_short_prompts_share_a_step(monkeypatch):
+    gate, context = gated(LoopLimits(prefill_chunk=8))
+    with context as rig:
+        forwards: list[list[int]] = []
+        target = rig.models.target
+        forward = target.forward
+        rig.engine.submit(request(PROMPT, 3), Listener())
+        assert gate.reached.wait(60)
+        monkeypatch.setattr(
+            target, "forward", lambda batch: forwards.append([len(rows.tokens) for rows in batch]) or forward(batch)
+        )
+        listeners = [Listener() for _ in range(3)]
+        for listener in listeners:
+            rig.engine.submit(request([1, 9, 8], 3), listener)
+        gate.go.set()
+        assert all(isinstance(listener.last(), RequestFinished) for listener in listeners)
+    assert [3, 3, 2] in [tokens[-3:] for tokens in forwards]
 
 
 @pytest.mark.parametrize("poison", [math.inf, math.nan], ids=["inf", "nan"])
@@ -220,7 +262,7 @@ def _raise_once(error: Exception, otherwise):
 
 def test_nan_from_the_target_fails_the_request():
     models = load_tiny()
-    weights = models.target._model.get_output_embeddings().weight
+    weights = models.target._model.get_decoder().norm.weight
     with running(models) as rig:
         rig.generate(request(PROMPT, 4))
         with torch.no_grad():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import models
 
 from respsd.control.action import Action
+from respsd.engine.attention import Segment
 from respsd.engine.drafter import Drafter
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.tree import DraftTree, ancestors, draft_tree, root_only
@@ -55,7 +56,8 @@ def grow_slowly(drafter: Drafter, state: tuple[int, torch.Tensor], action: Actio
         hidden = drafter.extend(cache, torch.tensor([*PROMPT[1:], root]), features)
         for token in path:
             one = torch.tensor([token])
-            hidden = drafter.forward(cache, cache.length, one, hidden, drafter.rotation(cache.length, 1), None)
+            segment = Segment(cache, slice(0, 1), cache.length, None)
+            hidden = drafter.forward([segment], one, hidden, drafter.rotation(cache.length, 1))
             cache.length += 1
         best = drafter.log_probs(hidden)[0].topk(action.top_k)
         ids = drafter.draft_to_target[best.indices].tolist()

@@ -63,7 +63,7 @@ def test_opening_again_keeps_the_rows_and_migrates_nothing(path: Path) -> None:
     opened.engine.dispose()
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall() == before
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("0001",)]
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
 
 
 def test_a_schema_of_a_newer_respsd_is_refused_and_left_alone(path: Path) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import Engine, select
 from support.recorders import LONG, QUICK, Gate, MakeRequest, MakeWindow, Start, count, until
 
+from respsd.errors import StorageError
 from respsd.experience.database import open_log_for_reading
 from respsd.experience.models import RequestRow, TransitionRow
 from respsd.experience.recorder import RecorderSettings
@@ -97,3 +100,63 @@ def test_reading_all_the_while_never_meets_a_lock(
     assert reads
     assert all(reads)
     assert recorder.status().state == "ok"
+
+
+def test_other_work_takes_its_turn_with_the_writers_connection(
+    path: Path, start: Start, make_request: MakeRequest, make_window: MakeWindow
+) -> None:
+    """However many rows come: through a connection of its own it might never get the lock."""
+    recorder, done = start(RecorderSettings(batch_seconds=0.0)), threading.Event()
+
+    def flood() -> None:
+        number = 0
+        while not done.is_set():
+            time.sleep(0.001)
+            if recorder.status().pending_rows < 2000:
+                recorder.record(make_request(f"r-{number}"), [make_window()])
+                number += 1
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    try:
+        for _ in range(20):
+            assert recorder.between_batches(_count_and_write, LONG) >= 0
+    finally:
+        done.set()
+        writer.join()
+    assert recorder.flush(LONG)
+    assert recorder.status().dropped_requests == {}
+
+
+def _count_and_write(engine: Engine) -> int:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE requests SET steps = steps WHERE id = 1")
+        return int(connection.exec_driver_sql("SELECT count(*) FROM requests").scalar_one())
+
+
+def test_work_that_fails_fails_for_its_owner_alone(path: Path, start: Start, make_request: MakeRequest) -> None:
+    recorder = start()
+
+    def fail(_: Engine) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        recorder.between_batches(fail, LONG)
+    recorder.record(make_request(), [])
+    assert recorder.flush(LONG)
+    assert count(path, "requests") == 1
+
+
+def test_work_is_given_up_where_the_writer_cannot_come_to_it(
+    path: Path, start: Start, make_request: MakeRequest
+) -> None:
+    gate = Gate(path)
+    recorder = start(replace(QUICK, retry_seconds=60.0, retry_seconds_max=60.0), gate.fail)
+    recorder.record(make_request(), [])
+    gate.reached.wait(LONG)
+    until(lambda: recorder.status().state == "degraded")
+    with pytest.raises(StorageError, match="the disk is on fire"):
+        recorder.between_batches(_count_and_write, 0.01)
+    recorder.close(0.1)
+    with pytest.raises(StorageError, match="closed"):
+        start().between_batches(_count_and_write, 0.0)

@@ -24,16 +24,16 @@ DRAFT_VOCAB = 64
 STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[UnrolledDrafter, Drafter]:
+@pytest.fixture(scope="module", params=[None, tiny.HEADS], ids=["the target's kv heads", "one kv head a head"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[UnrolledDrafter, Drafter]:
     """A drafter in training with random weights, and its export loaded by the engine."""
-    return _pair(tmp_path_factory.mktemp("unrolled"))
+    return _pair(tmp_path_factory.mktemp("unrolled"), request.param)
 
 
-def _pair(folder: Path) -> tuple[UnrolledDrafter, Drafter]:
+def _pair(folder: Path, kv_heads: int | None) -> tuple[UnrolledDrafter, Drafter]:
     torch.manual_seed(0)
     target = models.target()
-    config = drafter_config(target.config, TrainOptions(draft_vocab=DRAFT_VOCAB))
+    config = drafter_config(target.config, TrainOptions(draft_vocab=DRAFT_VOCAB, kv_heads=kv_heads))
     scale = torch.rand(3 * tiny.HIDDEN) * 5 + 0.1
     head, norm = torch.randn(DRAFT_VOCAB, tiny.HIDDEN), torch.rand(tiny.HIDDEN)
     unrolled = UnrolledDrafter(config, target.embedding, head, norm, scale)

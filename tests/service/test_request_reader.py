@@ -210,6 +210,15 @@ def test_policy_name_is_bounded():
     refused("speculation.policy", "65 characters", "64", speculation=generation_pb2.Speculation(policy="x" * 65))
 
 
+def test_a_request_may_opt_out_of_exploration():
+    assert not read().speculation.exploration_opt_out
+    assert read(speculation=generation_pb2.Speculation(exploration_opt_out=True)).speculation.exploration_opt_out
+
+
+def test_a_request_that_leaves_no_rows_explores_nothing():
+    assert read(learning_opt_out=True).speculation.exploration_opt_out
+
+
 def test_special_tokens_are_skipped_unless_false_is_said():
     assert read().skip_special_tokens
     assert read(skip_special_tokens=True).skip_special_tokens

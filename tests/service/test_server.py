@@ -107,6 +107,7 @@ async def test_reflection_lists_the_services():
     assert names == {
         "respsd.v1.GenerationService",
         "respsd.v1.PolicyService",
+        "respsd.v1.StatusService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

@@ -8,21 +8,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from support import models
 
+STILL = {
+    "RESPSD_CALIBRATION__AT_START": "never",
+    "RESPSD_EXPLORATION__SHARE": "0",
+    "RESPSD_ROLLOUT__ENABLED": "false",
+}
+"""Settings under which a daemon starts at once and the champion serves every request that names no policy."""
 _RESPSD = (sys.executable, "-m", "respsd.cli")
 
 
 class DaemonProcess:
     """A running `respsd serve`; its log lines are collected as they come."""
 
-    def __init__(self, state_dir: Path, *flags: str) -> None:
+    def __init__(self, state_dir: Path, *flags: str, environment: Mapping[str, str] = STILL) -> None:
         command = [*_RESPSD, "serve", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir), *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_env())
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**_env(), **environment}
+        )
         self.lines: list[str] = []
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -58,15 +66,15 @@ class DaemonProcess:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
-            if '"ready"' in line:
+            if '"event": "ready"' in line:
                 self._ready.set()
         self._ready.set()
 
 
 @contextmanager
-def daemon(state_dir: Path, *flags: str) -> Iterator[DaemonProcess]:
+def daemon(state_dir: Path, *flags: str, environment: Mapping[str, str] = STILL) -> Iterator[DaemonProcess]:
     """A daemon that is ready; killed at the end where it still runs."""
-    started = DaemonProcess(state_dir, *flags)
+    started = DaemonProcess(state_dir, *flags, environment=environment)
     try:
         started.ready()
         yield started

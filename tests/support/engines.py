@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from support import models as tiny_models
 
-from respsd.bench.local import Completion, run
 from respsd.clock import SystemClock
 from respsd.control.action import OFF, Action
 from respsd.control.observation import ObservationSchema
@@ -20,6 +19,7 @@ from respsd.control.router import PolicyRouter
 from respsd.control.static import StaticController
 from respsd.engine.assembly import EngineConfig, Models, build_engine, load_models
 from respsd.engine.hooks import EngineHooks
+from respsd.engine.local_run import Completion, run
 from respsd.engine.loop import EngineLoop, LoopLimits
 from respsd.engine.request import GenerationRequest, SamplingParams, Speculation, StoppingParams
 from respsd.engine.window import StepMeasure

@@ -7,12 +7,15 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from policy_store import AuditEntry, Flags, HistoryQuery
 from respsd.control.action import Action
-from respsd.control.catalog import PolicySummary
+from respsd.control.catalog import PolicyDetail, PolicySummary
 from respsd.engine.stub import StubEngine
+from respsd.errors import UnknownPolicy
 from respsd.service.limits import Limits
 from respsd.service.server import ServerOptions, ServiceServer
 
@@ -37,19 +40,42 @@ class FixedCatalog:
         """The given summaries."""
         return self.policies
 
+    def get_policy(self, name: int | str) -> PolicyDetail:
+        """The summary with that number or alias, and no manifest."""
+        for each in self.policies:
+            if str(name) in (str(each.version), *each.aliases):
+                return PolicyDetail(each, None, "it is not stored")
+        raise UnknownPolicy(str(name))
 
-def make_server(engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None) -> ServiceServer:
-    """A server on a free port whose drawn seed is always DRAWN_SEED."""
-    options = ServerOptions(listen=listen)
-    return ServiceServer(engine, FixedCatalog(), options=options, limits=limits, draw_seed=lambda: DRAWN_SEED)
+    def history(self, query: HistoryQuery, name: int | str | None = None) -> Sequence[AuditEntry]:
+        """Nothing was ever changed."""
+        return ()
+
+    def flags(self) -> Flags:
+        """Neither pinned nor frozen."""
+        return Flags()
+
+
+def make_server(
+    engine: StubEngine,
+    listen: str = "127.0.0.1:0",
+    limits: Limits | None = None,
+    *,
+    socket: Path | None = None,
+    **parts: Any,
+) -> ServiceServer:
+    """A server on a free port whose drawn seed is always DRAWN_SEED; `parts` are ServiceServer's own."""
+    options = ServerOptions(listen=listen, socket=socket)
+    catalog = parts.pop("catalog", None) or FixedCatalog()
+    return ServiceServer(engine, catalog, options=options, limits=limits, draw_seed=lambda: DRAWN_SEED, **parts)
 
 
 @asynccontextmanager
 async def served(
-    engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None
+    engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None, **parts: Any
 ) -> AsyncIterator[ServiceServer]:
     """A started engine and server; both end with the block."""
-    server = make_server(engine, listen, limits)
+    server = make_server(engine, listen, limits, **parts)
     engine.start()
     try:
         await server.start()
@@ -69,8 +95,10 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
 class ServerThread:
     """A server on an event loop in a thread, for clients that block; `address` is where it listens."""
 
-    def __init__(self, engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None) -> None:
-        self._serving = served(engine, listen, limits)
+    def __init__(
+        self, engine: StubEngine, listen: str = "127.0.0.1:0", limits: Limits | None = None, **parts: Any
+    ) -> None:
+        self._serving = served(engine, listen, limits, **parts)
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)

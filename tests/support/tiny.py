@@ -21,6 +21,7 @@ HIDDEN = 32
 VOCAB = 288
 DRAFT_VOCAB = 252
 LAYERS = 8
+HEADS = 4
 CONTEXT = 256
 EOS = 2
 SPECIALS = ["<unk>", "<s>", "</s>"]
@@ -37,7 +38,7 @@ def write_target(folder: Path, *, nudge: float = 0.004, seed: int = 0) -> Path:
         hidden_size=HIDDEN,
         intermediate_size=64,
         num_hidden_layers=LAYERS,
-        num_attention_heads=4,
+        num_attention_heads=HEADS,
         num_key_value_heads=2,
         head_dim=8,
         vocab_size=VOCAB,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,12 @@ def test_a_manager_that_is_gone_is_survived(tmp_path: Path) -> None:
 )
 def test_the_watchdogs_interval_is_read(environment: dict[str, str], seconds: float | None) -> None:
     assert Notifier.from_environment(environment).watchdog_seconds == seconds
+
+
+def test_a_reload_names_the_moment_by_systemds_clock(manager: socket.socket) -> None:
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    Notifier(manager.getsockname()).reloading()
+    (message,) = heard(manager, 1)
+    first, second = message.splitlines()
+    assert first == "RELOADING=1"
+    assert before <= int(second.removeprefix("MONOTONIC_USEC=")) <= time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc.aio
 
-from respsd_client.channel import DEFAULT_ADDRESS, options_for, target_of
+from respsd_client.aio_policies import AsyncPolicyCalls
+from respsd_client.channel import DEFAULT_ADDRESS, open_aio_channel
+from respsd_client.credentials import Tls
 from respsd_client.errors import ServiceError, service_errors
 from respsd_client.request import GenerateOptions, Prompt, generate_request, prompt_message
 from respsd_client.result import (
     Chunk,
     GenerateResult,
     ModelInfo,
-    PolicyInfo,
     StreamReader,
     Tokens,
     read_generate,
     read_model_info,
-    read_policies,
     read_tokenize,
 )
-from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+from respsd_client.status import AsyncStatusCalls
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2_grpc, status_pb2_grpc
 
 if TYPE_CHECKING:  # generic in the type stubs only
     _StreamCall = grpc.aio.UnaryStreamCall[generation_pb2.GenerateStreamRequest, generation_pb2.GenerateStreamResponse]
@@ -76,13 +77,15 @@ class AsyncGenerationStream(AsyncIterator[Chunk]):
         self.cancel()
 
 
-class AsyncClient:
+class AsyncClient(AsyncPolicyCalls, AsyncStatusCalls):
     """Client for asyncio; made and used inside one event loop."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
-        self._channel = grpc.aio.insecure_channel(target_of(address), options=options_for(address))
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None) -> None:
+        """:param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on"""
+        self._channel = open_aio_channel(address, tls=tls, token=token)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
+        self._status = status_pb2_grpc.StatusServiceStub(self._channel)
 
     async def generate(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
@@ -111,11 +114,6 @@ class AsyncClient:
             return read_model_info(
                 await self._generation.GetModelInfo(generation_pb2.GetModelInfoRequest(), timeout=timeout)
             )
-
-    async def list_policies(self, *, timeout: float | None = None) -> list[PolicyInfo]:
-        """Every stored policy version, oldest first."""
-        with service_errors():
-            return read_policies(await self._policies.ListPolicies(policy_pb2.ListPoliciesRequest(), timeout=timeout))
 
     async def close(self) -> None:
         """Close the connection and cancel what is under way."""

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from respsd_client.credentials import Credentials, Tls
 
 DEFAULT_ADDRESS = "127.0.0.1:7470"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -33,6 +40,93 @@ def options_for(address: str) -> ChannelOptions:
     if _is_loopback(address.rpartition(":")[0]):
         options.append(("grpc.enable_http_proxy", 0))  # http_proxy would take the call off this machine
     return options
+
+
+def open_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.Channel:
+    """A channel whose calls carry the token; raises ValueError on an address or credentials that cannot be."""
+    given = _credentials(address, tls, token)
+    options = _all_options(address, given)
+    if given.tls is None:
+        channel = grpc.insecure_channel(target_of(address), options=options)
+    else:
+        channel = grpc.secure_channel(target_of(address), given.tls.credentials(), options=options)
+    return grpc.intercept_channel(channel, _WithMetadata(given.metadata)) if given.metadata else channel
+
+
+def open_aio_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.aio.Channel:
+    """`open_channel` for asyncio."""
+    given = _credentials(address, tls, token)
+    options = _all_options(address, given)
+    interceptors = _aio_interceptors(given.metadata)
+    if given.tls is None:
+        return grpc.aio.insecure_channel(target_of(address), options=options, interceptors=interceptors)
+    credentials = given.tls.credentials()
+    return grpc.aio.secure_channel(target_of(address), credentials, options=options, interceptors=interceptors)
+
+
+def _credentials(address: str, tls: Tls | None, token: str | None) -> Credentials:
+    is_local = address.startswith("unix:") or _is_loopback(address.rpartition(":")[0])
+    return Credentials.of(address, is_local=is_local, tls=tls, token=token)
+
+
+def _all_options(address: str, given: Credentials) -> ChannelOptions:
+    options = options_for(address)
+    if given.tls is not None and given.tls.server_name is not None:
+        options.append(("grpc.ssl_target_name_override", given.tls.server_name))
+    return options
+
+
+class _Details(grpc.ClientCallDetails):
+    """A call's details with more metadata; the library wants just these attributes."""
+
+    def __init__(self, details: Any, metadata: Any) -> None:
+        self.method, self.timeout, self.metadata = details.method, details.timeout, metadata
+        self.credentials, self.wait_for_ready = details.credentials, details.wait_for_ready
+        self.compression = getattr(details, "compression", None)
+
+
+class _WithMetadata(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    """Adds metadata to every call."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._extended(details), request)
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._extended(details), request)
+
+    def _extended(self, details: Any) -> _Details:
+        return _Details(details, (*(details.metadata or ()), *self._metadata))
+
+
+def _aio_interceptors(metadata: tuple[tuple[str, str], ...]) -> list[Any]:
+    """The asyncio library takes one interceptor for each shape of call."""
+    return [_AioUnary(metadata), _AioStream(metadata)] if metadata else []
+
+
+def _extended_aio(details: Any, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.ClientCallDetails:
+    merged = grpc.aio.Metadata(*(details.metadata or ()), *metadata)
+    return grpc.aio.ClientCallDetails(
+        details.method, details.timeout, merged, details.credentials, details.wait_for_ready
+    )
+
+
+class _AioUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    async def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return await continuation(_extended_aio(details, self._metadata), request)
+
+
+class _AioStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    def __init__(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata = metadata
+
+    async def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return await continuation(_extended_aio(details, self._metadata), request)
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,22 +8,23 @@ from typing import Self, Unpack
 
 import grpc
 
-from respsd_client.channel import DEFAULT_ADDRESS, options_for, target_of
+from respsd_client.channel import DEFAULT_ADDRESS, open_channel
+from respsd_client.credentials import Tls
 from respsd_client.errors import service_errors
+from respsd_client.policies import PolicyCalls
 from respsd_client.request import GenerateOptions, Prompt, generate_request, prompt_message
 from respsd_client.result import (
     Chunk,
     GenerateResult,
     ModelInfo,
-    PolicyInfo,
     StreamReader,
     Tokens,
     read_generate,
     read_model_info,
-    read_policies,
     read_tokenize,
 )
-from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+from respsd_client.status import StatusCalls
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2_grpc, status_pb2_grpc
 
 
 class GenerationStream(Iterator[Chunk]):
@@ -64,16 +65,18 @@ class GenerationStream(Iterator[Chunk]):
         self.cancel()
 
 
-class Client:
+class Client(PolicyCalls, StatusCalls):
     """A connection to a daemon at `HOST:PORT` or `unix:PATH`; safe to share between threads.
 
     Every call raises ServiceError when it fails; `timeout` is in seconds, None waits for ever.
     """
 
-    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
-        self._channel = grpc.insecure_channel(target_of(address), options=options_for(address))
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None) -> None:
+        """:param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on"""
+        self._channel = open_channel(address, tls=tls, token=token)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
+        self._status = status_pb2_grpc.StatusServiceStub(self._channel)
 
     def generate(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[GenerateOptions]
@@ -100,11 +103,6 @@ class Client:
         """What the daemon serves."""
         with service_errors():
             return read_model_info(self._generation.GetModelInfo(generation_pb2.GetModelInfoRequest(), timeout=timeout))
-
-    def list_policies(self, *, timeout: float | None = None) -> list[PolicyInfo]:
-        """Every stored policy version, oldest first."""
-        with service_errors():
-            return read_policies(self._policies.ListPolicies(policy_pb2.ListPoliciesRequest(), timeout=timeout))
 
     def close(self) -> None:
         """Close the connection and cancel what is under way."""

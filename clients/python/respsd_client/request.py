@@ -41,6 +41,8 @@ class GenerateOptions(TypedDict, total=False):
     """Draft tree of every step, `(total_tokens, depth, top_k)` or `"TT,d,k"`; `"off"` decodes plainly."""
     policy: str | int | None
     """The stored policy, by version or alias, that chooses the draft trees."""
+    exploration_opt_out: bool
+    """Never try other draft trees on this request than the daemon's default policy chooses."""
     learning_opt_out: bool
     """Leave no rows of this request for policies to learn from."""
     skip_special_tokens: bool | None
@@ -61,7 +63,9 @@ def generate_request(kind: type[Request], prompt: Prompt, options: GenerateOptio
         prompt=prompt_message(prompt),
         sampling=_sampling(options),
         stopping=_stopping(options),
-        speculation=_speculation(options.get("action"), options.get("policy")),
+        speculation=_speculation(
+            options.get("action"), options.get("policy"), exploration_opt_out=options.get("exploration_opt_out", False)
+        ),
         learning_opt_out=options.get("learning_opt_out", False),
         skip_special_tokens=options.get("skip_special_tokens"),
     )
@@ -115,14 +119,14 @@ def _stopping(options: GenerateOptions) -> generation_pb2.Stopping:
 
 
 def _speculation(
-    action: str | tuple[int, int, int] | None, policy: str | int | None
+    action: str | tuple[int, int, int] | None, policy: str | int | None, *, exploration_opt_out: bool
 ) -> generation_pb2.Speculation | None:
     if action is not None and policy is not None:
         raise ValueError("an action and a policy cannot both choose the draft trees; give one")
     if policy is not None:
         return generation_pb2.Speculation(policy=str(policy))
     if action is None:
-        return None
+        return generation_pb2.Speculation(exploration_opt_out=True) if exploration_opt_out else None
     if action == "off":
         return generation_pb2.Speculation(off=True)
     total_tokens, depth, top_k = parse_action(action)

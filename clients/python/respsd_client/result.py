@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from respsd_client.v1 import action_pb2, generation_pb2, policy_pb2
+from respsd_client.v1 import generation_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +70,6 @@ class ModelInfo:
     daemon_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyInfo:
-    """One stored policy version."""
-
-    version: int
-    aliases: tuple[str, ...]
-    state: str
-    created: datetime
-    """UTC."""
-    kind: str
-    parent: int | None
-    tokens_per_second: float | None
-    action: str | None
-    """`TT,d,k` or `off` for a constant policy."""
-
-
 class StreamReader:
     """Reads the messages of one stream in order and keeps what the final result needs."""
 
@@ -142,30 +125,6 @@ def read_model_info(response: generation_pb2.GetModelInfoResponse) -> ModelInfo:
         default_max_new_tokens=response.default_max_new_tokens,
         daemon_version=response.daemon_version,
     )
-
-
-def read_policies(response: policy_pb2.ListPoliciesResponse) -> list[PolicyInfo]:
-    """The result of ListPolicies."""
-    return [_policy(policy) for policy in response.policies]
-
-
-def _policy(policy: policy_pb2.Policy) -> PolicyInfo:
-    return PolicyInfo(
-        version=policy.version,
-        aliases=tuple(policy.aliases),
-        state=policy.state,
-        created=policy.created.ToDatetime(tzinfo=UTC),
-        kind=policy.kind,
-        parent=policy.parent if policy.HasField("parent") else None,
-        tokens_per_second=policy.tokens_per_second if policy.HasField("tokens_per_second") else None,
-        action=_action(policy.action) if policy.HasField("action") else None,
-    )
-
-
-def _action(action: action_pb2.Action) -> str:
-    if action.total_tokens == 1:
-        return "off"
-    return f"{action.total_tokens},{action.depth},{action.top_k}"
 
 
 def _result(request_id: str, text: str, token_ids: Sequence[int], finished: generation_pb2.Finished) -> GenerateResult:

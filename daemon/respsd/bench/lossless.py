@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from respsd.bench.local import fixed_request, run, running_engine
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
 from respsd.engine.assembly import Models
 from respsd.engine.kv_cache import SequenceCache
+from respsd.engine.local_run import fixed_request, run, running_engine
 from respsd.engine.request import SamplingParams
 from respsd.engine.target import Target, causal_rows
 

@@ -1,47 +1,62 @@
-"""Questions to measure on: files in EAGLE's `question.jsonl` form, or a small built-in set."""
+"""Questions to measure on: files in EAGLE's `question.jsonl` form, or the project's own in `question_sets/`.
+
+A question is a list of turns, what a user says one after another; each turn is asked with the model's own answers to
+those before it. Most questions have one.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 from respsd.engine.api import Tokenizer
 from respsd.errors import CheckpointError
 
 BUILT_IN = "built-in"
+BUILT_IN_KINDS = ("chat", "code", "arithmetic", "summarising")
+BUILT_IN_COUNT = 48
+"""Questions in `question_sets/`, a dozen of each kind."""
 
-_PROMPTS = (
-    "Explain why the sky is blue to a ten-year-old.",
-    "Write a Python function that returns the n-th Fibonacci number without recursion.",
-    "A shop sells pencils in packs of 12. Anna needs 150 pencils. How many packs must she buy, and how many are left?",
-    "Summarise the water cycle in three sentences.",
-    "Give me five ideas for a cheap weekend trip with two children.",
-    "Translate to French: The train to Lyon leaves at seven in the morning.",
-    "Write a short letter to a landlord about a broken heating system.",
-    "List the planets of the solar system, from the sun outwards, with one fact about each.",
-    "What is the difference between a list and a tuple in Python? Show an example of each.",
-    "Tom runs 5 km in 24 minutes. At the same pace, how long does he need for 8 km? Show your steps.",
-    "Continue the story: The lighthouse keeper found a letter in a bottle.",
-    "Name three causes of the fall of the Western Roman Empire and explain one of them.",
-)
-
-BUILT_IN_COUNT = len(_PROMPTS)
+Turns = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionSet:
-    """Prompts of one file, as token ids by the model's chat template (plain text where it has none)."""
+    """Questions of one file."""
 
     name: str
     prompts: tuple[tuple[int, ...], ...]
+    """Token ids of each question's first turn, by the model's chat template (plain text where it has none)."""
+    turns: tuple[Turns, ...] = ()
+    """Each question's turns as text, the first one included; empty where the prompts came as token ids."""
+
+    def turns_of(self, question: int) -> Turns:
+        """A question's turns; those of a prompt that came as token ids are unknown, and so empty."""
+        return self.turns[question] if self.turns else ()
+
+    def part(self, questions: slice) -> QuestionSet:
+        """Some of the questions, under the same name."""
+        return QuestionSet(self.name, self.prompts[questions], self.turns[questions])
 
 
 def built_in(tokenizer: Tokenizer, limit: int | None = None) -> QuestionSet:
-    """The project's own questions, the first `limit` of them."""
-    prompts = tuple(_encode(tokenizer, question) for question in _PROMPTS[:limit])
-    return QuestionSet(BUILT_IN, prompts)
+    """The project's own questions, the kinds in turn, the first `limit` of them."""
+    turns = built_in_turns()[:limit]
+    return QuestionSet(BUILT_IN, tuple(encode_turn(tokenizer, each[0]) for each in turns), turns)
+
+
+def built_in_turns() -> tuple[Turns, ...]:
+    """The turns of every built-in question: one of each kind, then the next one of each kind."""
+    folder = resources.files("respsd.bench") / "question_sets"
+    kinds = []
+    for kind in BUILT_IN_KINDS:
+        name = f"{kind}.jsonl"
+        lines = (folder / name).read_text(encoding="utf-8").splitlines()
+        kinds.append([_turns(name, number, line) for number, line in enumerate(lines, start=1)])
+    return tuple(question for round_ in zip(*kinds, strict=True) for question in round_)
 
 
 def question_sets(
@@ -49,26 +64,55 @@ def question_sets(
 ) -> list[QuestionSet]:
     """Each file's questions, or the built-in ones where there is no file."""
     sets = [read_questions(file, tokenizer, limit=limit, max_prompt_tokens=max_prompt_tokens) for file in files]
-    return sets or [built_in(tokenizer, limit)]
+    if sets:
+        return sets
+    encoded = [(encode_turn(tokenizer, turns[0]), turns) for turns in built_in_turns()]
+    fitting = [(prompt, turns) for prompt, turns in encoded if len(prompt) <= max_prompt_tokens][:limit]
+    if not fitting:
+        raise CheckpointError(BUILT_IN, f"the set holds no question of at most {max_prompt_tokens} tokens")
+    return [QuestionSet(BUILT_IN, tuple(prompt for prompt, _ in fitting), tuple(turns for _, turns in fitting))]
 
 
 def read_questions(
     file: Path, tokenizer: Tokenizer, *, limit: int | None = None, max_prompt_tokens: int | None = None
 ) -> QuestionSet:
-    """The first turn of each question of a file, the first `limit` that are not longer than `max_prompt_tokens`.
+    """The questions of a file, the first `limit` whose first turn is not longer than `max_prompt_tokens`.
 
     Raises CheckpointError naming file and line where a line is no question.
     """
     prompts: list[tuple[int, ...]] = []
+    turns: list[Turns] = []
     for number, line in enumerate(_lines(file), start=1):
         if limit is not None and len(prompts) == limit:
             break
-        prompt = _encode(tokenizer, _first_turn(file, number, line))
+        asked = _turns(str(file), number, line)
+        prompt = encode_turn(tokenizer, asked[0])
         if max_prompt_tokens is None or len(prompt) <= max_prompt_tokens:
             prompts.append(prompt)
+            turns.append(asked)
     if not prompts:
         raise CheckpointError(str(file), f"holds no question of at most {max_prompt_tokens} tokens")
-    return QuestionSet(file.parent.name if file.name == "question.jsonl" else file.stem, tuple(prompts))
+    name = file.parent.name if file.name == "question.jsonl" else file.stem
+    return QuestionSet(name, tuple(prompts), tuple(turns))
+
+
+def read_turns(file: Path) -> tuple[Turns, ...]:
+    """The turns of every question of a file; raises CheckpointError as `read_questions`."""
+    return tuple(_turns(str(file), number, line) for number, line in enumerate(_lines(file), start=1))
+
+
+def encode_turn(tokenizer: Tokenizer, text: str, history: Sequence[tuple[str, str]] = ()) -> tuple[int, ...]:
+    """Token ids of a turn after the turns and answers before it.
+
+    :param history: earlier turns, each with the model's answer
+    """
+    if not tokenizer.has_chat_template:
+        before = "".join(f"{turn}\n{answer}\n" for turn, answer in history)
+        return tuple(tokenizer.encode(before + text))
+    messages = []
+    for turn, answer in history:
+        messages += [{"role": "user", "content": turn}, {"role": "assistant", "content": answer}]
+    return tuple(tokenizer.render_chat([*messages, {"role": "user", "content": text}]))
 
 
 def _lines(file: Path) -> Sequence[str]:
@@ -79,7 +123,7 @@ def _lines(file: Path) -> Sequence[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _first_turn(file: Path, number: int, line: str) -> str:
+def _turns(file: str, number: int, line: str) -> Turns:
     try:
         turns = json.loads(line)["turns"]
         first = turns[0]
@@ -87,10 +131,6 @@ def _first_turn(file: Path, number: int, line: str) -> str:
         raise CheckpointError(f"{file}:{number}", 'is no question: a JSON object with "turns" is expected') from error
     if not isinstance(first, str) or not first.strip():
         raise CheckpointError(f"{file}:{number}", "has an empty first turn")
-    return first
-
-
-def _encode(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
-    if tokenizer.has_chat_template:
-        return tuple(tokenizer.render_chat([{"role": "user", "content": question}]))
-    return tuple(tokenizer.encode(question))
+    if not all(isinstance(turn, str) for turn in turns):
+        raise CheckpointError(f"{file}:{number}", "has a turn that is not text")
+    return tuple(turns)

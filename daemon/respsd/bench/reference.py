@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from respsd.bench.local import StepLog, fixed_request, run, running_engine
 from respsd.control.action import Action, ActionTable
 from respsd.engine.assembly import Models, load_models
 from respsd.engine.kv_cache import SequenceCache
+from respsd.engine.local_run import StepLog, fixed_request, run, running_engine
 from respsd.engine.target import causal_rows
 from respsd.engine.tree import draft_tree
 from respsd.errors import CheckpointError
@@ -43,10 +43,10 @@ class Comparison:
         return cls(len(mismatches), len(found), tuple(found[:_MISMATCHES_KEPT]))
 
 
-def compare_with_reference(folder: Path) -> tuple[Comparison, Comparison]:
+def compare_with_reference(folder: Path, device: torch.device = _CPU) -> tuple[Comparison, Comparison]:
     """Compare every tree and every decode of a recording; raises CheckpointError where it cannot be read."""
     trees, decodes = _cases(folder / "trees.json"), _cases(folder / "decodes.json")
-    models = load_models(folder / "target", folder / "draft", dtype=torch.float32, device=_CPU)
+    models = load_models(folder / "target", folder / "draft", dtype=torch.float32, device=device)
     with torch.inference_mode():
         tree_mismatches = [_compare_tree(models, number, case) for number, case in enumerate(trees)]
     return Comparison.of(tree_mismatches), Comparison.of(_compare_decodes(models, decodes))
@@ -60,8 +60,8 @@ def _compare_tree(models: Models, number: int, case: Case) -> str | None:
     output = models.target.forward([causal_rows(cache, prompt, scored=1)])[0]
     root = int(output.logits[0].argmax())
     draft_cache = SequenceCache(drafter.layout, count + max(1, action.depth * action.top_k))
-    state = drafter.extend(draft_cache, torch.tensor([*prompt[1:], root]), output.features)
-    tree = draft_tree(drafter, draft_cache, torch.tensor([root]), state, action)
+    state = drafter.extend(draft_cache, torch.tensor([*prompt[1:], root], device=output.logits.device), output.features)
+    tree = draft_tree(drafter, draft_cache, torch.tensor([root], device=state.device), state, action)
     ours = {
         "root": root,
         "draft_tokens": tree.tokens.tolist(),

@@ -88,6 +88,9 @@ def train(
     max_tokens: Annotated[int, typer.Option(min=8, help="Leave longer prompts with answers out.")] = 2048,
     draft_vocab: Annotated[int, typer.Option(help="Tokens that the drafter can propose.")] = 8192,
     intermediate_size: Annotated[int | None, typer.Option(help="Width of its MLP. Default: the target's.")] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="Key-value heads of its attention. Default: the target's.")
+    ] = None,
     unrolled_steps: Annotated[int, typer.Option(help="Tokens ahead that are trained for.")] = 4,
     step_decay: float = 0.8,
     epochs: Annotated[float, typer.Option(help="Passes over the answers.")] = 2.5,
@@ -117,6 +120,7 @@ def train(
     options = TrainOptions(
         draft_vocab=draft_vocab,
         intermediate_size=intermediate_size,
+        kv_heads=kv_heads,
         unrolled_steps=unrolled_steps,
         step_decay=step_decay,
         epochs=epochs,

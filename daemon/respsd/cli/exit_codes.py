@@ -19,7 +19,7 @@ class ExitCode(enum.IntEnum):
     """No daemon answers, or it takes no requests."""
     NOT_FOUND = 4
     PRECONDITION = 5
-    """Refused in the present state."""
+    """Refused in the present state, or to this caller."""
     TIMED_OUT = 124
     INTERRUPTED = 130
 
@@ -28,7 +28,11 @@ OF_ERROR: Mapping[type[errors.RespsdError], ExitCode] = {
     errors.InvalidRequest: ExitCode.USAGE,
     errors.UnknownPolicy: ExitCode.NOT_FOUND,
     errors.PolicyRefused: ExitCode.PRECONDITION,
+    errors.ChangeRefused: ExitCode.PRECONDITION,
+    errors.ArchiveInvalid: ExitCode.USAGE,
     errors.Overloaded: ExitCode.FAILED,
+    errors.Unauthenticated: ExitCode.PRECONDITION,
+    errors.PermissionDenied: ExitCode.PRECONDITION,
     errors.EngineUnavailable: ExitCode.UNREACHABLE,
     errors.DeadlineExceeded: ExitCode.TIMED_OUT,
     errors.EngineFault: ExitCode.FAILED,
@@ -36,6 +40,10 @@ OF_ERROR: Mapping[type[errors.RespsdError], ExitCode] = {
     errors.DemoModelUnavailable: ExitCode.FAILED,
     errors.SettingsError: ExitCode.USAGE,
     errors.StorageError: ExitCode.FAILED,
+    errors.DatabaseDamaged: ExitCode.FAILED,
+    errors.UpdateFailed: ExitCode.FAILED,
+    errors.LearningPaused: ExitCode.PRECONDITION,
+    errors.CalibrationFailed: ExitCode.FAILED,
     errors.TrainingDataError: ExitCode.FAILED,
 }
 
@@ -43,6 +51,8 @@ OF_STATUS: Mapping[str, ExitCode] = {
     "INVALID_ARGUMENT": ExitCode.USAGE,
     "NOT_FOUND": ExitCode.NOT_FOUND,
     "FAILED_PRECONDITION": ExitCode.PRECONDITION,
+    "UNAUTHENTICATED": ExitCode.PRECONDITION,
+    "PERMISSION_DENIED": ExitCode.PRECONDITION,
     "UNAVAILABLE": ExitCode.UNREACHABLE,
     "DEADLINE_EXCEEDED": ExitCode.TIMED_OUT,
 }

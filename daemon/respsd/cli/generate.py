@@ -44,6 +44,9 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's own end.")] = False,
     action: Annotated[str | None, typer.Option(help="Draft tree of every step: TT,d,k or off.")] = None,
     policy: Annotated[str | None, typer.Option(help="Policy version or alias that draws the trees.")] = None,
+    no_explore: Annotated[
+        bool, typer.Option("--no-explore", help="Never try other draft trees than the default policy's.")
+    ] = False,
     learning_opt_out: Annotated[
         bool, typer.Option("--learning-opt-out", help="Leave no rows for policies to learn from.")
     ] = False,
@@ -67,6 +70,7 @@ def generate(
         "ignore_eos": ignore_eos,
         "action": action,
         "policy": policy,
+        "exploration_opt_out": no_explore,
         "learning_opt_out": learning_opt_out,
     }
     try:

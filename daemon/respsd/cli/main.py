@@ -12,7 +12,22 @@ from typing import Annotated
 import typer
 
 from respsd import __version__
-from respsd.cli import bench, doctor, drafter, generate, policy, serve
+from respsd.cli import (
+    bench,
+    calibrate,
+    completion,
+    config,
+    db,
+    doctor,
+    drafter,
+    generate,
+    policy,
+    rollout,
+    serve,
+    status,
+    top,
+    tune,
+)
 from respsd.cli.exit_codes import of_error
 from respsd.cli.output import print_message
 from respsd.errors import RespsdError
@@ -26,9 +41,18 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("generate")(generate.generate)
 app.command("doctor")(doctor.doctor)
-app.command("bench")(bench.bench)
+app.add_typer(bench.app, name="bench")
+app.command("calibrate")(calibrate.calibrate)
 app.add_typer(policy.app, name="policy")
 app.add_typer(drafter.app, name="drafter")
+app.add_typer(rollout.app, name="rollout")
+app.add_typer(config.app, name="config")
+app.command("status")(status.status)
+app.command("ps")(status.ps)
+app.command("top")(top.top)
+app.command("completion")(completion.completion)
+app.add_typer(db.app, name="db")
+app.add_typer(tune.app, name="tune")
 
 
 def _print_version(wanted: bool) -> None:

@@ -12,6 +12,7 @@ from respsd.errors import SettingsError
 if TYPE_CHECKING:
     from respsd.engine.assembly import Models
     from respsd.settings import Settings
+    from respsd.settings_loader import Loaded
 
 DemoOption = Annotated[bool, typer.Option("--demo", help="Use the small demo model (the default target).")]
 TargetOption = Annotated[str | None, typer.Option(metavar="DIR_OR_HUB_ID", help="The target.", show_default="demo")]
@@ -22,6 +23,20 @@ DtypeOption = Annotated[
     str | None, typer.Option(metavar="float32|bfloat16|float16", help="Number format.", show_default="by machine")
 ]
 DeviceOption = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to run.", show_default="by machine")]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT|unix:PATH", help="Where gRPC listens.", show_default="127.0.0.1:7470"),
+]
+InsecureOption = Annotated[
+    bool | None,
+    typer.Option("--insecure", help="Listen without TLS where other machines reach it.", show_default="refused"),
+]
+MetricsOption = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may scrape.", show_default="nowhere")
+]
+StateDirOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Experience log and policies.", show_default="XDG state folder")
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Settings file (TOML).", show_default="/etc/respsd/respsd.toml, if there"),
@@ -42,13 +57,29 @@ def model_settings(
 
     :param others: further settings by name; None means that the flag was not given.
     """
+    return load_with_flags(
+        demo=demo, target=target, drafter=drafter, dtype=dtype, device=device, config=config, **others
+    ).settings
+
+
+def load_with_flags(
+    *,
+    demo: bool,
+    target: str | None,
+    drafter: str | None,
+    dtype: str | None,
+    device: str | None,
+    config: Path | None,
+    **others: object,
+) -> Loaded:
+    """`model_settings` with the origin of each setting."""
     from respsd.settings import DEMO
-    from respsd.settings_loader import load_settings
+    from respsd.settings_loader import load_with_origins
 
     if demo and target not in (None, DEMO):
         raise SettingsError(f"target (--target): {target!r} is not allowed together with --demo; give one of them")
     flags = {"target": DEMO if demo else target, "drafter": drafter, "dtype": dtype, "device": device, **others}
-    return load_settings(flags, config=config)
+    return load_with_origins(flags, config=config)
 
 
 def load(settings: Settings) -> Models:

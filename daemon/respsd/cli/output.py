@@ -24,6 +24,24 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+class DocumentFormat(StrEnum):
+    """The values of `-o` where YAML is offered too."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class DataFormat(StrEnum):
+    """The values of `-o` where data has more than one view for people."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
 OutputOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="table for people, json for scripts.")]
 """The type of a command's `output` parameter."""
 
@@ -33,17 +51,31 @@ def print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def print_yaml(value: object) -> None:
+    """Write one YAML document."""
+    import yaml  # most commands do without
+
+    yaml.safe_dump(value, sys.stdout, sort_keys=False, allow_unicode=True)
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write left-aligned columns without borders; None is an empty cell. NO_COLOR is respected."""
+    """Write left-aligned columns without borders; None is an empty cell, a Text keeps its style.
+
+    NO_COLOR is respected.
+    """
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     for header in headers:
         table.add_column(header.upper(), no_wrap=True)
     for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        table.add_row(*map(_cell, row))
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console.width = _UNBOUNDED
     console.print(table)
+
+
+def _cell(value: object) -> Text:
+    return value if isinstance(value, Text) else Text("" if value is None else str(value))
 
 
 def print_message(text: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from respsd.cli import models
+
+if TYPE_CHECKING:
+    from respsd.settings import Settings
 
 
 def serve(
@@ -15,18 +17,15 @@ def serve(
     demo: models.DemoOption = False,
     target: models.TargetOption = None,
     drafter: models.DrafterOption = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT|unix:PATH", help="Where gRPC listens.", show_default="127.0.0.1:7470"),
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where Prometheus may scrape.", show_default="nowhere")
-    ] = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Experience log and policies.", show_default="XDG state folder")
-    ] = None,
+    listen: models.ListenOption = None,
+    insecure: models.InsecureOption = None,
+    metrics: models.MetricsOption = None,
+    state_dir: models.StateDirOption = None,
     dtype: models.DtypeOption = None,
     device: models.DeviceOption = None,
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate", help="Measure this machine anew, which takes about a minute.")
+    ] = False,
     config: models.ConfigOption = None,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
@@ -35,18 +34,24 @@ def serve(
     """
     from respsd.telemetry.logging import configure_logging
 
-    settings = models.model_settings(
-        demo=demo,
-        target=target,
-        drafter=drafter,
-        dtype=dtype,
-        device=device,
-        config=config,
-        listen=listen,
-        metrics=metrics,
-        state_dir=state_dir,
-    )
+    def read() -> Settings:
+        """The settings as they are now: files and variables may have changed since the start."""
+        return models.model_settings(
+            demo=demo,
+            target=target,
+            drafter=drafter,
+            dtype=dtype,
+            device=device,
+            config=config,
+            listen=listen,
+            insecure=insecure,
+            metrics=metrics,
+            state_dir=state_dir,
+            calibration={"at_start": "always" if recalibrate else None},
+        )
+
+    settings = read()
     configure_logging(settings.log.level, settings.log.format)
     from respsd.daemon import serve as run  # loads the models' libraries, which takes seconds
 
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(settings, read))

@@ -7,18 +7,20 @@ is not necessarily good enough to serve. Such a replacement lasts until the next
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import structlog
 
 from policy_store import PolicyStore, StoreError, VersionSummary
-from respsd.control.action import Action, ActionTable
+from respsd.control.action import EAGLE3, Action, ActionTable
 from respsd.control.controller import Controller
 from respsd.control.loader import PolicyLoader
 from respsd.control.manifests import resps_manifest, static_manifest, triple
 from respsd.control.network import random_policy_weights
 from respsd.control.observation import ObservationSchema
+from respsd.control.prior import action_bias, calibrated_log_probs, entropy
 from respsd.control.reserve import excess
 from respsd.control.router import ALIASES, BASELINE, CHAMPION, LAST_GOOD, LEARNER, NAMED, PolicyRouter
 from respsd.control.static import StaticController
@@ -26,6 +28,10 @@ from respsd.errors import PolicyRefused, SettingsError, UnknownPolicy
 
 ACTOR = "daemon"
 """Who the audit log says made these changes."""
+EAGLE3_ALIAS = "eagle3"
+"""Names the constant policy of EAGLE-3's published tree."""
+_BLANK = "random weights"
+"""Note of a first learner that knows nothing of the machine."""
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +46,8 @@ def open_policies(
     code_version: str,
     reserved: Action | None = None,
     champion_temperature: float | None = None,
+    exploration_temperature: float = 1.0,
+    log_speeds: Sequence[float] | None = None,
     default: str = CHAMPION,
 ) -> PolicyRouter:
     """The router over a store's policies.
@@ -51,6 +59,9 @@ def open_policies(
     :param rng: draws the first learner's weights
     :param reserved: the largest action that the engine can run; None takes the largest of table and baseline
     :param champion_temperature: None serves the champion's most probable action; else samples at this temperature
+    :param exploration_temperature: at which the learner's actions are drawn
+    :param log_speeds: log of the estimated tokens/s of each action of the table, where the first learner starts from;
+        without it, from nearly even chances
     :param default: the version or alias for requests that name none; where it cannot serve, the champion does
 
     Raises SettingsError where the baseline is larger than `reserved`, or the default is neither an alias nor stored.
@@ -59,21 +70,34 @@ def open_policies(
     over = excess(baseline_action, reserved)
     if over is not None:
         raise SettingsError(f"baseline action {baseline_action}: {over.knob} is over the engine's limit {over.limit}")
-    temperatures = {LEARNER: 1.0}  # its rows may train PPO, which needs the learner's own distribution
-    if champion_temperature is not None:
-        temperatures[CHAMPION] = champion_temperature
     router = None
     if store is not None:
         try:
             baseline = _ensure_baseline(store, baseline_action, code_version)
-            _ensure_learner(store, table, schema, rng, code_version)
-            router = _load_router(PolicyLoader(store, schema, reserved, temperatures), baseline_action, baseline)
+            _ensure_learner(store, table, schema, rng, code_version, log_speeds)
+            _ensure_eagle3(store, reserved, code_version)
+            loader = policy_loader(store, schema, reserved, champion_temperature, exploration_temperature)
+            router = _load_router(loader, baseline_action, baseline)
         except StoreError as fault:
             log.error("policy_store_failed", fault=str(fault), instead=f"built-in baseline {baseline_action}")
     store_works = router is not None
     router = router or _built_in(baseline_action, reserved)
     _use_by_default(router, default, store_works=store_works)
     return router
+
+
+def policy_loader(
+    store: PolicyStore,
+    schema: ObservationSchema,
+    reserved: Action,
+    champion_temperature: float | None,
+    exploration_temperature: float = 1.0,
+) -> PolicyLoader:
+    """Makes the controllers of stored versions; for the parameters see `open_policies`."""
+    temperatures = {LEARNER: exploration_temperature}
+    if champion_temperature is not None:
+        temperatures[CHAMPION] = champion_temperature
+    return PolicyLoader(store, schema, reserved, temperatures)
 
 
 def _built_in(action: Action, reserved: Action) -> PolicyRouter:
@@ -104,7 +128,8 @@ def _ensure_baseline(store: PolicyStore, action: Action, code_version: str) -> i
     previous = aliases.get(BASELINE)
     if previous != version:
         store.set_alias(BASELINE, version, actor=ACTOR, reason=f"the baseline action is {action}")
-    if CHAMPION not in aliases or (aliases[CHAMPION] == previous and previous != version):
+    follows = aliases.get(CHAMPION) == previous and previous != version and store.flags().pin is None
+    if CHAMPION not in aliases or follows:
         store.set_alias(CHAMPION, version, actor=ACTOR, reason="the baseline serves until a policy has proved better")
     return version
 
@@ -115,18 +140,45 @@ def _constant(versions: Sequence[VersionSummary], action: Action, preferred: int
     return preferred if preferred in same else max(same, default=None)
 
 
+def _ensure_eagle3(store: PolicyStore, reserved: Action, code_version: str) -> None:
+    """EAGLE-3's published tree by its name, where the engine can run it: what every policy is compared with."""
+    if excess(EAGLE3, reserved) is not None or EAGLE3_ALIAS in store.aliases():
+        return
+    version = _constant(store.list(), EAGLE3, None)
+    if version is None:
+        draft = static_manifest(EAGLE3, code_version=code_version, note="EAGLE-3's default")
+        version = store.create(draft, actor=ACTOR, reason="to compare with")
+    store.set_alias(EAGLE3_ALIAS, version, actor=ACTOR, reason=f"EAGLE-3's default action is {EAGLE3}")
+
+
 def _ensure_learner(
-    store: PolicyStore, table: ActionTable, schema: ObservationSchema, rng: np.random.Generator, code_version: str
+    store: PolicyStore,
+    table: ActionTable,
+    schema: ObservationSchema,
+    rng: np.random.Generator,
+    code_version: str,
+    log_speeds: Sequence[float] | None,
 ) -> None:
-    if LEARNER in store.aliases():
+    """A first learner where there is none, or where that one was made without the estimates that there are now."""
+    current = store.aliases().get(LEARNER)
+    if current is not None and (log_speeds is None or not _is_blank(store, current)):
         return
     weights = random_policy_weights(schema.width, len(table), rng)
-    draft = resps_manifest(weights, table, schema, rng, code_version=code_version, note="random weights")
+    note = _BLANK
+    if log_speeds is not None:
+        log_probs = calibrated_log_probs(log_speeds)
+        weights["action_net.bias"] = action_bias(log_probs)
+        note = f"calibrated start, entropy {entropy(log_probs):.2f} of {math.log(len(table)):.2f} nats"
+    draft = resps_manifest(weights, table, schema, rng, code_version=code_version, note=note)
     try:
         version = store.create(draft, weights, actor=ACTOR, reason="the first learner")
         store.set_alias(LEARNER, version, actor=ACTOR, reason="the first learner")
     except StoreError as fault:  # a full disk, for one: what is there can serve all the same
         log.error("learner_not_stored", fault=str(fault))
+
+
+def _is_blank(store: PolicyStore, version: int) -> bool:
+    return any(each.version == version and each.note == _BLANK for each in store.list())
 
 
 def _load_router(loader: PolicyLoader, baseline_action: Action, baseline: int) -> PolicyRouter:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from policy_store import PolicyStore, StoreError
+from policy_store import AuditEntry, Flags, HistoryQuery, PolicyStore, StoreError, VersionCorrupt, VersionUnknown
 from respsd.control.action import Action
-from respsd.errors import StorageError
+from respsd.errors import StorageError, UnknownPolicy
 from respsd.experience.queries import tokens_per_second_by_version
 
 log = structlog.get_logger(__name__)
@@ -40,22 +41,36 @@ class PolicySummary:
     """Of a static version."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyDetail:
+    """Everything about one stored version."""
+
+    summary: PolicySummary
+    manifest: Mapping[str, object] | None
+    """The manifest's JSON object; None where it cannot be read."""
+    fault: str | None = None
+    """What is wrong with its files; None where they verify."""
+
+
 class PolicyCatalog:
-    """Lists a store's versions; works beside a running daemon and without one."""
+    """Reads a store; works beside a running daemon and without one. Every method may raise StorageError."""
 
     def __init__(
-        self, store: PolicyStore, experience_log: Path, report: Callable[[str], None] = _log_unreadable
+        self, store: PolicyStore | None, experience_log: Path, report: Callable[[str], None] = _log_unreadable
     ) -> None:
-        """:param report: told why the speeds are unknown where the experience log cannot be read"""
+        """Read this store.
+
+        :param store: None, which a daemon may have to do without, holds nothing
+        :param report: told why the speeds are unknown where the experience log cannot be read
+        """
         self._store = store
         self._experience_log = experience_log
         self._report = report
 
     def list_policies(self) -> Sequence[PolicySummary]:
-        """Every version, oldest first. Raises StorageError where the store cannot be read.
-
-        A log that cannot be read leaves the speeds unknown.
-        """
+        """Every version, oldest first. A log that cannot be read leaves the speeds unknown."""
+        if self._store is None:
+            return ()
         try:
             versions = self._store.list()
         except StoreError as fault:
@@ -74,6 +89,60 @@ class PolicyCatalog:
             )
             for each in versions
         ]
+
+    def get_policy(self, name: int | str) -> PolicyDetail:
+        """One version, by number or alias, its files checked; raises UnknownPolicy."""
+        if self._store is None:
+            raise UnknownPolicy(str(name))
+        try:
+            version = self._store.resolve(name)
+            manifest = json.loads(self._store.load(version).manifest.to_json())
+            fault = None
+        except VersionUnknown as unknown:
+            raise UnknownPolicy(unknown.name) from unknown
+        except VersionCorrupt as corrupt:
+            manifest, fault = None, corrupt.fault
+        except StoreError as broken:
+            raise StorageError(str(broken)) from broken
+        for summary in self.list_policies():
+            if summary.version == version:
+                return PolicyDetail(summary, manifest, fault)
+        raise UnknownPolicy(str(name))  # removed this moment
+
+    def history(self, query: HistoryQuery, name: int | str | None = None) -> Sequence[AuditEntry]:
+        """What was changed, oldest first.
+
+        :param name: of a version, by number or alias; its entries are told even where it was removed
+
+        Raises UnknownPolicy where the name is an alias that points to nothing.
+        """
+        if self._store is None:
+            return ()
+        try:
+            if name is not None:
+                query = replace(query, version=self._version(self._store, name))
+            return self._store.history(query)
+        except StoreError as fault:
+            raise StorageError(str(fault)) from fault
+
+    def flags(self) -> Flags:
+        """Whether the champion is pinned and learning frozen."""
+        if self._store is None:
+            return Flags()
+        try:
+            return self._store.flags()
+        except StoreError as fault:
+            raise StorageError(str(fault)) from fault
+
+    @staticmethod
+    def _version(store: PolicyStore, name: int | str) -> int:
+        try:
+            return store.resolve(name)
+        except VersionUnknown as unknown:
+            number = int(name) if str(name).isdecimal() and len(str(name)) < 19 else 0
+            if store.history(HistoryQuery(version=number, limit=1)):
+                return number
+            raise UnknownPolicy(unknown.name) from unknown
 
     def _speeds(self) -> dict[int, float]:
         if not self._experience_log.exists():

@@ -13,6 +13,20 @@ from respsd.control.action import Action
 Vector = npt.NDArray[np.float32]
 
 
+class Block(Protocol):
+    """A stretch of engine steps that belongs to one arm of a rollout; windows in it end where it ends."""
+
+    @property
+    def number(self) -> int:
+        """Number of the block in this run of the daemon, from 0."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether the step that just ended was its last one; asked after every step."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One window's action and everything a learner must know about how it was drawn."""
@@ -21,13 +35,16 @@ class Decision:
     log_prob: float
     """Natural log of the exact probability with which the action was drawn; 0.0 for a deterministic choice."""
     arm: str
-    """Which alias chose: baseline, champion, learner, candidate, last-good; `fixed` for the request's own action,
+    """Which alias chose: baseline, champion, learner, candidate, last-good; `off` for plain decoding that a rollout
+    compares with; `fixed` for the request's own action,
     `named` for a version that the request named by number."""
     policy_version: int | None = None
     action_index: int | None = None
     """The action's number in the table of the policy that chose it."""
     table_fingerprint: str | None = None
     """`ActionTable.fingerprint` of that table."""
+    block: Block | None = None
+    """Of a window in which a rollout compares two arms."""
 
 
 class Controller(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_store import PolicyStore, StoreError, VersionUnknown
+from policy_store import PolicyStore, StoredPolicy, StoreError, VersionUnknown
 from respsd.control.action import Action
 from respsd.control.controller import Controller
 from respsd.control.observation import ObservationSchema
 from respsd.control.reserve import excess
 from respsd.control.resps import RespsController
+from respsd.control.router import LEARNER
 from respsd.control.static import StaticController
 from respsd.errors import PolicyRefused, UnknownPolicy
 
@@ -27,23 +28,33 @@ class PolicyLoader:
     """By arm: sample at this temperature; an arm that is not here takes the most probable action."""
 
     def controller(self, version: int, arm: str) -> Controller:
-        """The controller of a version; raises UnknownPolicy or PolicyRefused."""
+        """The controller of a version; raises UnknownPolicy or PolicyRefused.
+
+        A quarantined version does not serve, but as the learner it may still be what learning goes on from.
+        """
         try:
             state = next((each.state for each in self.store.list() if each.version == version), None)
             if state is None:
                 raise UnknownPolicy(str(version))
-            if state == "quarantined":
+            if state == "quarantined" and arm != LEARNER:
                 raise PolicyRefused(version, "it is quarantined")
             policy = self.store.load(version)
         except VersionUnknown as fault:
             raise UnknownPolicy(str(version)) from fault
         except StoreError as fault:
             raise PolicyRefused(version, str(fault)) from fault
-        if policy.manifest.action is None:
+        return self.admit(policy, arm)
+
+    def admit(self, policy: StoredPolicy, arm: str) -> Controller:
+        """The controller of a version that need not be stored yet; raises PolicyRefused."""
+        manifest = policy.manifest
+        if manifest.action is None:
             temperature = self.temperatures.get(arm)
             return RespsController(policy, arm, self.schema, self.reserved, temperature=temperature)
-        action = Action(*policy.manifest.action)
+        action = Action(*manifest.action)
         over = excess(action, self.reserved)
         if over is not None:
-            raise PolicyRefused(version, f"action {action}: the engine's limit for {over.knob} is {over.limit}")
-        return StaticController(action, version, arm)
+            raise PolicyRefused(
+                manifest.version, f"action {action}: the engine's limit for {over.knob} is {over.limit}"
+            )
+        return StaticController(action, manifest.version, arm)

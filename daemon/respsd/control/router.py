@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -40,6 +41,18 @@ class ControllerSource(Protocol):
         ...
 
 
+class RequestRouter(Protocol):
+    """What the engine asks who chooses for a request."""
+
+    def check(self, speculation: Speculation) -> None:
+        """Raise InvalidRequest, UnknownPolicy or PolicyRefused where `resolve` would; draws and changes nothing."""
+        ...
+
+    def resolve(self, speculation: Speculation) -> ControllerSource:
+        """Who chooses for a request that starts now; asked once for each."""
+        ...
+
+
 class PolicyRouter:
     """Resolves requests to controllers. `resolve` and `swap` may be called from any thread at any time."""
 
@@ -67,6 +80,9 @@ class PolicyRouter:
         self._lock = threading.Lock()
         self._named: OrderedDict[int, ControllerSource] = OrderedDict()
         self._faults: dict[int | None, int] = {}
+        self.on_fault: Callable[[int | None, Exception], None] = _unwatched
+        """Told of each window that the baseline chose because the policy of this version failed; on the engine's
+        thread, so it must return at once."""
         self._baseline = controllers[BASELINE]
         self._aliases = {alias: self._guard(controller) for alias, controller in controllers.items()}
 
@@ -78,7 +94,7 @@ class PolicyRouter:
         if speculation.action is not None:
             if speculation.policy is not None:
                 raise InvalidRequest("policy", speculation.policy, "a request has an action or a policy, not both")
-            return _Constant(StaticController(self._legal(speculation.action), None, FIXED))
+            return Pinned(StaticController(self._legal(speculation.action), None, FIXED))
         name = self._default if speculation.policy is None else speculation.policy
         if name in self._aliases:
             return _Alias(self, name)
@@ -87,6 +103,10 @@ class PolicyRouter:
         if name.isascii() and name.isdecimal() and len(name) < 19:
             return self._version(int(name))
         raise UnknownPolicy(name)
+
+    def check(self, speculation: Speculation) -> None:
+        """See `RequestRouter.check`."""
+        self.resolve(speculation)
 
     def swap(self, alias: str, controller: Controller) -> None:
         """Let `controller` serve `alias` from every request's next window on."""
@@ -98,6 +118,11 @@ class PolicyRouter:
         """Let requests that name no policy have this version or alias; raises UnknownPolicy or PolicyRefused."""
         self.resolve(Speculation(policy=name))
         self._default = name
+
+    @property
+    def default(self) -> str:
+        """The version or alias for requests that name none."""
+        return self._default
 
     def serving(self) -> dict[str, int | None]:
         """The version that each alias has now; None for one that no store keeps."""
@@ -125,7 +150,7 @@ class PolicyRouter:
         with self._lock:
             source = self._named.pop(version, None)
             if source is None:
-                source = _Constant(self._guard(self._load(version)))
+                source = Pinned(self._guard(self._load(version)))
             self._named[version] = source  # the most recently used is last
             if len(self._named) > _NAMED_VERSIONS_KEPT:
                 self._named.popitem(last=False)
@@ -134,7 +159,7 @@ class PolicyRouter:
     def _guard(self, controller: Controller) -> Controller:
         if isinstance(controller, StaticController):
             return controller
-        return _Guarded(controller, self._baseline, self._count_fault)
+        return _Guarded(controller, self._baseline, self._reserved, self._count_fault)
 
     def _count_fault(self, version: int | None, fault: Exception) -> None:
         with self._lock:
@@ -142,9 +167,10 @@ class PolicyRouter:
             first = self._faults[version] == 1
         if first:  # a broken policy fails at every window: say it once, count the rest
             log.error("policy_failed", version=version, fault=str(fault), instead="baseline")
+        self.on_fault(version, fault)
 
 
-class _Constant:
+class Pinned:
     """The same controller for every window."""
 
     def __init__(self, controller: Controller) -> None:
@@ -168,9 +194,16 @@ class _Alias:
 class _Guarded:
     """A policy whose failure costs the window its policy, never the request: the baseline chooses instead."""
 
-    def __init__(self, inner: Controller, baseline: Controller, count: Callable[[int | None, Exception], None]) -> None:
+    def __init__(
+        self,
+        inner: Controller,
+        baseline: Controller,
+        reserved: Action,
+        count: Callable[[int | None, Exception], None],
+    ) -> None:
         self._inner = inner
         self._baseline = baseline
+        self._reserved = reserved
         self._count = count
 
     @property
@@ -179,7 +212,20 @@ class _Guarded:
 
     def choose(self, observation: Vector, uniform: float) -> Decision:
         try:
-            return self._inner.choose(observation, uniform)
+            return self._checked(self._inner.choose(observation, uniform))
         except Exception as fault:  # noqa: BLE001 - whatever a policy does, the request goes on
             self._count(self._inner.version, fault)
             return self._baseline.choose(observation, uniform)
+
+    def _checked(self, decision: Decision) -> Decision:
+        """The decision, where the engine can run it; memory is not reserved for a larger tree."""
+        over = excess(decision.action.validated(), self._reserved)
+        if over is not None:
+            raise InvalidRequest(f"action.{over.knob}", over.value, f"memory is reserved for at most {over.limit}")
+        if not math.isfinite(decision.log_prob):
+            raise ValueError(f"the action's log-probability is {decision.log_prob}")
+        return decision
+
+
+def _unwatched(version: int | None, fault: Exception) -> None:
+    """Nobody wants to know."""

@@ -27,6 +27,11 @@ class StaticController:
         """The policy version; None for a request's own action."""
         return self._version
 
+    @property
+    def action(self) -> Action:
+        """The one action."""
+        return self._decision.action
+
     def choose(self, observation: Vector, uniform: float) -> Decision:  # noqa: ARG002 - the Protocol's signature
         """The one decision."""
         return self._decision

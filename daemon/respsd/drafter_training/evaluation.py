@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from respsd.bench.local import StepLog, fixed_request, run, running_engine
 from respsd.bench.questions import QuestionSet
 from respsd.control.action import Action
 from respsd.engine.assembly import Models
+from respsd.engine.local_run import StepLog, fixed_request, run, running_engine
 from respsd.engine.window import StepMeasure
 from respsd.errors import SettingsError
 

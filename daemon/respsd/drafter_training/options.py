@@ -17,6 +17,9 @@ class TrainOptions:
     """Tokens that the drafter can propose: the most frequent ones of the answers."""
     intermediate_size: int | None = None
     """Width of the drafter's MLP; None: the target's."""
+    kv_heads: int | None = None
+    """Key-value heads of the drafter's attention; None: the target's. The last token reaches the output through the
+    values alone, so a target with few of them (3 of 64 channels, say) leaves its drafter a narrow door."""
     unrolled_steps: int = 4
     """Tokens ahead that are trained for; each costs as much time again."""
     step_decay: float = 0.8
@@ -44,6 +47,7 @@ class TrainOptions:
         """Return self, or raise InvalidRequest naming the first field that is out of range."""
         limits: dict[str, tuple[float, float]] = {
             "draft_vocab": (1, float("inf")),
+            "kv_heads": (1, float("inf")),
             "unrolled_steps": (1, 16),
             "step_decay": (0, 1),
             "epochs": (1e-6, float("inf")),
@@ -58,7 +62,7 @@ class TrainOptions:
         }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 raise InvalidRequest(name, value, f"it must be from {low:g} to {high:g}")
         return self
 

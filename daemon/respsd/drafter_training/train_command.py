@@ -30,7 +30,7 @@ from respsd.engine.checkpoint import DrafterCheckpoint, load_drafter_checkpoint
 from respsd.engine.drafter_config import DrafterConfig
 from respsd.engine.rope import DEFAULT_MAX_POSITIONS, DEFAULT_THETA, RopeConfig
 from respsd.engine.tokenizer import HfTokenizer
-from respsd.errors import CheckpointError, TrainingDataError
+from respsd.errors import CheckpointError, InvalidRequest, TrainingDataError
 
 log = structlog.get_logger(__name__)
 
@@ -146,16 +146,19 @@ def train(
 
 
 def drafter_config(target: PreTrainedConfig, options: TrainOptions) -> DrafterConfig:
-    """One layer of the target's own sizes."""
+    """One layer of the target's own sizes, but where the options say others. Raises InvalidRequest."""
     hidden, heads = int(target.hidden_size), int(target.num_attention_heads)
     head_dim = int(getattr(target, "head_dim", None) or hidden // heads)
     rope = getattr(target, "rope_parameters", None) or {}
+    kv_heads = options.kv_heads or int(getattr(target, "num_key_value_heads", None) or heads)
+    if heads % kv_heads:
+        raise InvalidRequest("kv_heads", kv_heads, f"it must divide the target's {heads} attention heads")
     return DrafterConfig(
         hidden_size=hidden,
         target_hidden_size=hidden,
         intermediate_size=options.intermediate_size or int(target.intermediate_size),
         heads=heads,
-        kv_heads=int(getattr(target, "num_key_value_heads", None) or heads),
+        kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=float(getattr(target, "rms_norm_eps", 1e-5)),
         hidden_act="silu",

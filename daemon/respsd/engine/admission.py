@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from respsd.clock import Clock
 from respsd.control.action import Action
-from respsd.control.router import PolicyRouter
+from respsd.control.router import RequestRouter
 from respsd.control.signals import SignalTracker
 from respsd.engine.api import Deliver
 from respsd.engine.drafter import Drafter
-from respsd.engine.kv_cache import KvPool, SequenceCache
+from respsd.engine.kv_cache import KvArena, KvPool
 from respsd.engine.request import GenerationRequest
 from respsd.engine.sampling import Sampler
 from respsd.engine.sequence import Sequence
@@ -26,7 +26,7 @@ class Admission:
         target: Target,
         drafter: Drafter | None,
         tokenizer: HfTokenizer,
-        router: PolicyRouter,
+        router: RequestRouter,
         pool: KvPool,
         reserved: Action,
         clock: Clock,
@@ -39,6 +39,8 @@ class Admission:
         self._pool = pool
         self._reserved = reserved
         self._clock = clock
+        self._target_kv = KvArena(target.layout, pool.total_tokens)
+        self._draft_kv = KvArena(drafter.layout, pool.total_tokens) if drafter is not None else None
 
     @property
     def pool(self) -> KvPool:
@@ -53,13 +55,12 @@ class Admission:
         if total > self._target.context_length:
             limit = f"prompt and output together have {self._target.context_length} positions"
             raise InvalidRequest("max_new_tokens", request.stopping.max_new_tokens, limit)
-        self._router.resolve(request.speculation)
+        self._router.check(request.speculation)
         self._pool.check_possible(self.kv_tokens(request))
 
     def kv_tokens(self, request: GenerationRequest) -> int:
         """KV tokens that the request needs at most."""
-        tree = self._largest_tree(request)
-        return len(request.prompt_ids) + request.stopping.max_new_tokens + tree.total_tokens
+        return len(request.prompt_ids) + request.stopping.max_new_tokens + scratch_rows(self._largest_tree(request))
 
     def admit(
         self, request: GenerationRequest, deliver: Deliver, submitted_ns: int, created_at_ns: int
@@ -69,42 +70,35 @@ class Admission:
         if not self._pool.fits(kv_tokens):
             return None
         controllers = self._router.resolve(request.speculation)
-        tree = self._largest_tree(request)
-        prefix = len(request.prompt_ids) + request.stopping.max_new_tokens
-        draft_cache = None
-        if self._drafter is not None and not tree.is_off:
-            scratch = max(1, tree.depth * tree.top_k)
-            draft_cache = SequenceCache(self._drafter.layout, prefix + scratch)
-        sequence = Sequence(
+        eos = self._tokenizer.eos_token_ids
+        sampler = Sampler(request.sampling, request.stopping, request.prompt_ids, self._target.vocab_size, eos)
+        detokenizer = self._tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens)
+        scanner = StopScanner(request, eos, detokenizer)
+        slots = self._pool.reserve(kv_tokens)  # Nothing behind it fails, so nothing leaks.
+        drafts = self._draft_kv is not None and not self._largest_tree(request).is_off
+        return Sequence(
             request=request,
             deliver=deliver,
             controllers=controllers,
-            sampler=Sampler(
-                request.sampling,
-                request.stopping,
-                request.prompt_ids,
-                self._target.vocab_size,
-                self._tokenizer.eos_token_ids,
-            ),
-            scanner=StopScanner(
-                request,
-                self._tokenizer.eos_token_ids,
-                self._tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens),
-            ),
+            sampler=sampler,
+            scanner=scanner,
             signals=SignalTracker(),
-            cache=SequenceCache(self._target.layout, kv_tokens),
-            draft_cache=draft_cache,
-            kv_tokens=kv_tokens,
+            cache=self._target_kv.cache(slots),
+            draft_cache=self._draft_kv.cache(slots) if self._draft_kv is not None and drafts else None,
+            slots=slots,
             submitted_ns=submitted_ns,
             admitted_ns=self._clock.monotonic_ns(),
             created_at_ns=created_at_ns,
         )
-        self._pool.reserve(kv_tokens)
-        return sequence
 
     def release(self, sequence: Sequence) -> None:
         """Give a finished sequence's memory back."""
-        self._pool.release(sequence.kv_tokens)
+        self._pool.release(sequence.slots)
 
     def _largest_tree(self, request: GenerationRequest) -> Action:
         return request.speculation.action or self._reserved
+
+
+def scratch_rows(tree: Action) -> int:
+    """Rows behind a sequence's prefix that a step needs: the tree's in the target, the frontiers' in the drafter."""
+    return tree.total_tokens if tree.is_off else max(tree.total_tokens, tree.depth * tree.top_k)

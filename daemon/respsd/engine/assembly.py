@@ -14,7 +14,7 @@ import torch
 from respsd.clock import Clock
 from respsd.control.action import Action
 from respsd.control.observation import ObservationBuilder, ObservationSchema
-from respsd.control.router import PolicyRouter
+from respsd.control.router import RequestRouter
 from respsd.engine.admission import Admission
 from respsd.engine.api import ModelInfo
 from respsd.engine.checkpoint import load_drafter_checkpoint
@@ -48,6 +48,11 @@ class Models:
         """Width of the features that observations are built from: 3 * hidden."""
         return 3 * self.target.hidden_size
 
+    @property
+    def kv_layouts(self) -> tuple[KvLayout, ...]:
+        """What a sequence keeps for each token."""
+        return (self.target.layout, *(() if self.drafter is None else (self.drafter.layout,)))
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -70,28 +75,29 @@ def load_models(
     device: torch.device,
     target_name: str | None = None,
     drafter_name: str | None = None,
+    packed_weights: bool | None = None,
+    exact: bool = False,
 ) -> Models:
     """Load checkpoints as published; raise CheckpointError where one is refused.
+
+    :param packed_weights: whether the target's weights are laid out for the processor's kernels; None: as far as a
+        share of the memory goes
+    :param exact: whether verification and plain decoding agree bit for bit
 
     The work is done on a thread that ends with it. OpenMP keeps a pool of workers for each thread that ever computed,
     and puts workers to sleep between operations once they outnumber the processors: a loading thread that lived on
     would slow the engine's thread down (measured: 38 in place of 23 ms a step on two cores).
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
-        return loader.submit(
-            _load_models, target_folder, drafter_folder, dtype, device, target_name, drafter_name
+        target = loader.submit(
+            Target.load, target_folder, dtype, device, packed_weights=packed_weights, exact=exact
         ).result()
+        return loader.submit(_load_models, target, target_folder, drafter_folder, target_name, drafter_name).result()
 
 
 def _load_models(
-    target_folder: Path,
-    drafter_folder: Path | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    target_name: str | None,
-    drafter_name: str | None,
+    target: Target, target_folder: Path, drafter_folder: Path | None, target_name: str | None, drafter_name: str | None
 ) -> Models:
-    target = Target.load(target_folder, dtype, device)
     tokenizer = HfTokenizer.load(target_folder)
     drafter = None
     if drafter_folder is not None:
@@ -103,8 +109,8 @@ def _load_models(
     info = ModelInfo(
         target=target_name or target_folder.name,
         drafter=(drafter_name or drafter_folder.name) if drafter_folder is not None else None,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
+        dtype=str(target.layout.dtype).removeprefix("torch."),
+        device=str(target.layout.device),
         vocab_size=target.vocab_size,
         context_length=target.context_length,
         eos_token_ids=tokenizer.eos_token_ids,
@@ -116,7 +122,7 @@ def _load_models(
 
 def build_engine(
     models: Models,
-    router: PolicyRouter,
+    router: RequestRouter,
     schema: ObservationSchema,
     sink: ExperienceSink,
     config: EngineConfig,
@@ -127,7 +133,7 @@ def build_engine(
 ) -> EngineLoop:
     """The engine, not yet started. `uniform` draws from [0, 1) for policies that sample."""
     hooks = hooks or EngineHooks()
-    pool = KvPool(config.kv_tokens or affordable_kv_tokens(models.target.layout))
+    pool = KvPool(config.kv_tokens or affordable_kv_tokens(*models.kv_layouts))
     stepper = Stepper(
         models.target,
         models.drafter,
@@ -141,13 +147,14 @@ def build_engine(
     return EngineLoop(models.info, models.tokenizer, stepper, admission, sink, config.limits, clock, hooks)
 
 
-def affordable_kv_tokens(layout: KvLayout) -> int:
-    """KV tokens that the device's memory can hold beside the weights."""
-    if layout.device.type == "cuda":
-        memory, _total = torch.cuda.mem_get_info(layout.device)
+def affordable_kv_tokens(*layouts: KvLayout) -> int:
+    """KV tokens, in each of the layouts, that the device's memory can hold beside the weights."""
+    device = layouts[0].device
+    if device.type == "cuda":
+        memory, _total = torch.cuda.mem_get_info(device)
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    tokens = int(memory * _KV_MEMORY_SHARE[layout.device.type]) // layout.bytes_per_token
+    tokens = int(memory * _KV_MEMORY_SHARE[device.type]) // sum(layout.bytes_per_token for layout in layouts)
     if tokens < 1:
-        raise SettingsError(f"device {layout.device}: {memory} bytes are too few for a KV cache")
+        raise SettingsError(f"device {device}: {memory} bytes are too few for a KV cache")
     return tokens

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -29,20 +30,55 @@ _PRODUCTS_FROM = 4096
 """Pairs of a row and a key; see `_products_are_faster`."""
 
 
+class PackedSegment(Protocol):
+    """One sequence's rows in a packed forward, and how they attend."""
+
+    @property
+    def rows(self) -> slice:
+        """Its rows in the packed batch."""
+        ...
+
+    def attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """Put the rows into the cache and attend.
+
+        :param query: [heads, rows, head_dim]; `keys` and `values` [kv_heads, rows, head_dim].
+        :return: [rows, heads, head_dim].
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One sequence's rows in a packed forward."""
+    """Rows that attend to the whole cache up to themselves, as far as a mask lets them."""
 
     cache: SequenceCache
     rows: slice
-    """Its rows in the packed batch."""
+    start: int
+    """Row of the cache that the first one goes to."""
     mask: Tensor | None
-    """Additive, [rows, cache.length + rows], as `segment_mask` makes it; None: each row sees all."""
+    """Additive, [rows, start + rows], as `segment_mask` makes it; None: each row sees all."""
 
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return int(self.rows.stop - self.rows.start)
+    def attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+        """See `PackedSegment`."""
+        seen_keys, seen_values = self.cache.write(layer, self.start, keys, values)
+        return attend(query, seen_keys, seen_values, self.mask, scale)
+
+
+def attend_packed(
+    segments: Sequence[PackedSegment], layer: int, query: Tensor, keys: Tensor, values: Tensor, scale: float
+) -> Tensor:
+    """Attention of all segments of a packed forward.
+
+    :param query: [heads, rows, head_dim]; `keys` and `values` [kv_heads, rows, head_dim], of all segments.
+    :return: [rows, heads, head_dim].
+    """
+    if len(segments) == 1:
+        return segments[0].attend(layer, query, keys, values, scale)
+    parts = []
+    for segment in segments:
+        rows = segment.rows
+        parts.append(segment.attend(layer, query[:, rows], keys[:, rows], values[:, rows], scale))
+    return torch.cat(parts)
 
 
 def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -> Tensor:
@@ -99,7 +135,7 @@ def packed_attention(
     value: Tensor,  # [1, kv_heads, rows, head_dim]
     _attention_mask: Tensor | None,
     scaling: float | None = None,
-    segments: Sequence[Segment] | None = None,
+    segments: Sequence[PackedSegment] | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **_: object,
@@ -111,13 +147,7 @@ def packed_attention(
     if not isinstance(layer, int):
         raise EngineFault("the attention layer has no index")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    parts = []
-    for segment in segments:
-        rows = segment.rows
-        keys, values = segment.cache.write(layer, segment.cache.length, key[0, :, rows], value[0, :, rows])
-        parts.append(attend(query[0, :, rows], keys, values, segment.mask, scale))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return out[None], None
+    return attend_packed(segments, layer, query[0], key[0], value[0], scale)[None], None
 
 
 def register() -> None:

@@ -7,11 +7,13 @@ the row's parent. See notes on EAGLE-3 (arXiv 2503.01840) and `tree.py` for how 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from respsd.engine.attention import attend, segment_mask
+from respsd.engine.attention import PackedSegment, Segment, attend_packed, segment_mask
 from respsd.engine.checkpoint import DrafterCheckpoint
 from respsd.engine.drafter_config import AUX_STATES
 from respsd.engine.kv_cache import KvLayout, SequenceCache
@@ -20,6 +22,10 @@ from respsd.engine.rope import RotaryEmbedding
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of some positions."""
+
+CommittedRows = tuple[SequenceCache, Tensor, Tensor]
+"""A sequence's drafter cache; int64 [rows], each the token that follows its row's position; the target's taps,
+[rows, 3 * target hidden]."""
 
 _EXTEND_CHUNK = 512
 """Prefix rows per pass, which bounds the attention mask of a long catch-up."""
@@ -60,28 +66,70 @@ class Drafter:
         self._scale = config.head_dim**-0.5
 
     def extend(self, cache: SequenceCache, tokens: Tensor, features: Tensor) -> Tensor:
-        """Append committed rows to the cache and return the last row's output, [1, hidden].
+        """`extend_all` of one sequence; returns [1, hidden]."""
+        return self.extend_all([(cache, tokens, features)])
 
-        :param tokens: int64 [rows], each the token that follows its row's position.
-        :param features: [rows, 3 * target hidden], the target's taps.
+    def extend_all(self, batch: Sequence[CommittedRows]) -> Tensor:
+        """Append each sequence's committed rows to its cache; returns their last rows' outputs, [sequences, hidden].
+
+        One pass serves all sequences, unless some have more rows than a pass takes of one sequence.
         """
-        out = features
-        for start in range(0, tokens.shape[0], _EXTEND_CHUNK):
+        outputs: list[Tensor | None] = [None] * len(batch)
+        start = 0
+        while unfinished := [number for number, (_, tokens, _) in enumerate(batch) if tokens.shape[0] > start]:
             chunk = slice(start, start + _EXTEND_CHUNK)
-            count = tokens[chunk].shape[0]
+            lasts = self._append([(batch[i][0], batch[i][1][chunk], batch[i][2][chunk]) for i in unfinished])
+            for number, last in zip(unfinished, lasts.split(1), strict=True):
+                outputs[number] = last
+            start += _EXTEND_CHUNK
+        return torch.cat([output for output in outputs if output is not None])
+
+    def _append(self, batch: Sequence[CommittedRows]) -> Tensor:
+        segments: list[PackedSegment] = []
+        positions, lasts, first = [], [], 0
+        for cache, tokens, _ in batch:
+            count = tokens.shape[0]
             mask = None
             if count > 1:
                 causal = torch.ones((count, count), dtype=torch.bool, device=tokens.device).tril()
                 mask = segment_mask(causal, cache.length, self._group, self.layout.dtype)
-            rotation = self.rotation(cache.length, count)
-            out = self.forward(cache, cache.length, tokens[chunk], self.fuse(features[chunk]), rotation, mask)
-            cache.length += count
-        return out[-1:]
+            segments.append(Segment(cache, slice(first, first + count), cache.length, mask))
+            positions.append(torch.arange(cache.length, cache.length + count, device=tokens.device))
+            first += count
+            lasts.append(first - 1)
+        out = self.forward(
+            segments,
+            join([tokens for _, tokens, _ in batch]),
+            self.fuse(join([features for _, _, features in batch])),
+            self._rotary.cos_sin(join(positions), self.layout.dtype),
+        )
+        for cache, tokens, _ in batch:
+            cache.length += tokens.shape[0]
+        return out[-1:] if len(batch) == 1 else out[lasts]
 
     def rotation(self, start: int, count: int) -> Rotation:
         """cos and sin of `count` positions from `start` on, each [count, head_dim]."""
         positions = torch.arange(start, start + count, device=self.layout.device)
         return self._rotary.cos_sin(positions, self.layout.dtype)
+
+    def rotation_at(self, positions: Sequence[int], counts: Sequence[int]) -> Rotation:
+        """cos and sin of some positions, each for so many rows in a row, [rows, head_dim]."""
+        device = self.layout.device
+        each = torch.tensor(positions, device=device)
+        if len(positions) > 1:
+            each = each.repeat_interleave(torch.tensor(counts, device=device), output_size=sum(counts))
+        return self._rotary.cos_sin(each, self.layout.dtype)
+
+    def frontier(self, cache: SequenceCache, rows: slice, offset: int, visible: Tensor) -> Segment:
+        """One sequence's frontier of a draft tree in a packed pass; its rows are scratch at `cache.length + offset`.
+
+        :param rows: its rows in the pass.
+        :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
+        """
+        prefix, (count, tree) = cache.length, visible.shape
+        mask = torch.zeros((self._group, count, prefix + tree), dtype=self.layout.dtype, device=visible.device)
+        mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
+        return Segment(cache, rows, prefix + offset, mask.view(-1, prefix + tree))
 
     def expand(
         self,
@@ -92,17 +140,13 @@ class Drafter:
         rotation: Rotation,
         visible: Tensor,
     ) -> Tensor:
-        """Run one frontier of a draft tree; its rows become scratch at `cache.length + offset`.
+        """Run one sequence's frontier, see `frontier`, and return its outputs, [frontier, hidden].
 
         :param tokens: int64 [frontier]; `features` [frontier, hidden], the outputs of their parents.
         :param rotation: each [1, head_dim]: all rows of a level share one position.
-        :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
-        :return: outputs, [frontier, hidden].
         """
-        prefix, (rows, tree) = cache.length, visible.shape
-        mask = torch.zeros((self._group, rows, prefix + tree), dtype=self.layout.dtype, device=tokens.device)
-        mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
-        return self.forward(cache, prefix + offset, tokens, features, rotation, mask.view(-1, prefix + tree))
+        segment = self.frontier(cache, slice(0, tokens.shape[0]), offset, visible)
+        return self.forward([segment], tokens, features, rotation)
 
     def fuse(self, taps: Tensor) -> Tensor:
         """Target taps to drafter features: [rows, 3 * target hidden] -> [rows, hidden]."""
@@ -116,14 +160,15 @@ class Drafter:
 
     def forward(
         self,
-        cache: SequenceCache,
-        start: int,
+        segments: Sequence[PackedSegment],
         tokens: Tensor,  # int64 [rows]
         features: Tensor,  # [rows, hidden]
         rotation: Rotation,  # each [rows or 1, head_dim]
-        mask: Tensor | None,  # additive, [rows * group, start + rows]
     ) -> Tensor:
-        """The decoder layer: outputs [rows, hidden], the recurrent feature of each row's children."""
+        """The decoder layer over the rows of all segments; the outputs are the features of each row's children.
+
+        :return: [rows, hidden].
+        """
         config, rows = self.config, tokens.shape[0]
         embedded = self._norm(F.embedding(tokens, self._embedding), self._token_norm)
         normed = self._norm(features, self._feature_norm)
@@ -134,8 +179,7 @@ class Drafter:
         cos, sin = rotation
         rotated = rotated * cos + _rotate_half(rotated) * sin  # [heads + kv_heads, rows, head_dim]
         query, keys = rotated.tensor_split((config.heads,))
-        seen_keys, seen_values = cache.write(0, start, keys, values)
-        attended = attend(query, seen_keys, seen_values, mask, self._scale).reshape(rows, -1)
+        attended = attend_packed(segments, 0, query, keys, values, self._scale).reshape(rows, -1)
         hidden = residual + self._o(attended)
         gate, up = self._gate_up(self._norm(hidden, self._mlp_norm)).chunk(2, dim=-1)
         hidden = hidden + self._down(F.silu(gate) * up)
@@ -148,6 +192,11 @@ class Drafter:
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """Rows side by side; no copy of a single part."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _rotate_half(x: Tensor) -> Tensor:

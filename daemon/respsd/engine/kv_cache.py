@@ -1,7 +1,12 @@
-"""KV memory: one buffer a sequence, reserved whole at admission, and the budget that admission counts against."""
+"""KV memory: one buffer for all sequences, cut into ranges of token slots; they are the budget that admission counts.
+
+A sequence holds one range of slots from admission to its end. Its keys and values are a view of the buffer, so
+nothing is copied when sequences join or leave, and no more memory is ever taken than the budget says.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +30,14 @@ class KvLayout:
         """Bytes of keys and values of one token over all layers."""
         return self.layers * 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
 
+    def empty(self, slots: int) -> Tensor:
+        """A buffer of token slots, [layers, 2, kv_heads, slots, head_dim], not zeroed: a slot is written, then read.
+
+        On the processor the system gives the memory page by page as slots are written for the first time.
+        """
+        shape = (self.layers, 2, self.kv_heads, slots, self.head_dim)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
 
 class SequenceCache:
     """Keys and values of one sequence.
@@ -35,14 +48,10 @@ class SequenceCache:
 
     __slots__ = ("data", "length")
 
-    def __init__(self, layout: KvLayout, capacity: int) -> None:
+    def __init__(self, layout: KvLayout, capacity: int, data: Tensor | None = None) -> None:
+        """:param data: [layers, 2, kv_heads, capacity, head_dim], where the rows live; None: memory of its own."""
         self.length = 0
-        # Not zeroed: a row is read only after it was written.
-        self.data = torch.empty(
-            (layout.layers, 2, layout.kv_heads, capacity, layout.head_dim),
-            dtype=layout.dtype,
-            device=layout.device,
-        )
+        self.data = layout.empty(capacity) if data is None else data
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Put rows at `start` and return all rows up to their end.
@@ -51,27 +60,33 @@ class SequenceCache:
         :return: keys and values, each [kv_heads, start + rows, head_dim], views of the buffer.
         """
         end = start + keys.shape[1]
-        cached_keys, cached_values = self.data[layer, 0], self.data[layer, 1]
+        cached_keys, cached_values = self.data[layer].unbind()
         cached_keys[:, start:end] = keys
         cached_values[:, start:end] = values
         return cached_keys[:, :end], cached_values[:, :end]
 
     def commit(self, kept: list[int]) -> None:
-        """Move the kept scratch rows (offsets from `length`, ascending) behind the prefix and count them in."""
+        """Keep these scratch rows (offsets from `length`, ascending) behind the prefix; only misplaced ones move."""
         start = self.length
         self.length = start + len(kept)
-        if kept != list(range(len(kept))):
-            rows = torch.tensor(kept, device=self.data.device) + start
+        placed = next((place for place, row in enumerate(kept) if row != place), len(kept))
+        if placed < len(kept):
+            rows = torch.tensor(kept[placed:], device=self.data.device) + start
             # The gather is a copy, so source and destination may overlap.
-            self.data[:, :, :, start : self.length] = self.data[:, :, :, rows]
+            self.data[:, :, :, start + placed : self.length] = self.data.index_select(3, rows)
 
 
 class KvPool:
-    """The budget of KV tokens; a reservation is the whole need of a sequence, so no running one can run dry."""
+    """The budget of KV tokens as ranges of slots; a range is the whole need of a sequence, so none can run dry."""
 
     def __init__(self, total_tokens: int) -> None:
         self.total_tokens = total_tokens
-        self.reserved_tokens = 0
+        self._free: list[tuple[int, int]] = [(0, total_tokens)] if total_tokens else []  # (start, end), rising
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Slots that sequences hold."""
+        return self.total_tokens - sum(end - start for start, end in self._free)
 
     def check_possible(self, tokens: int) -> None:
         """Raise InvalidRequest where the need exceeds the whole budget, so waiting would never end."""
@@ -83,15 +98,37 @@ class KvPool:
             )
 
     def fits(self, tokens: int) -> bool:
-        """Whether the tokens can be reserved now."""
-        return self.reserved_tokens + tokens <= self.total_tokens
+        """Whether a range of so many slots is free now."""
+        return any(end - start >= tokens for start, end in self._free)
 
-    def reserve(self, tokens: int) -> None:
-        """Take tokens from the budget; raise Overloaded where too few are left."""
-        if not self.fits(tokens):
-            raise Overloaded("the KV cache", self.reserved_tokens + tokens, self.total_tokens)
-        self.reserved_tokens += tokens
+    def reserve(self, tokens: int) -> slice:
+        """Take the first range of free slots that is large enough; raise Overloaded where there is none."""
+        for place, (start, end) in enumerate(self._free):
+            if end - start >= tokens:
+                rest = [(start + tokens, end)] if start + tokens < end else []
+                self._free[place : place + 1] = rest
+                return slice(start, start + tokens)
+        raise Overloaded("the KV cache", self.reserved_tokens + tokens, self.total_tokens)
 
-    def release(self, tokens: int) -> None:
-        """Give reserved tokens back."""
-        self.reserved_tokens -= tokens
+    def release(self, slots: slice) -> None:
+        """Give a reserved range back; it joins the free ranges at either side."""
+        insort(self._free, (slots.start, slots.stop))
+        joined: list[tuple[int, int]] = []
+        for start, end in self._free:
+            if joined and joined[-1][1] == start:
+                joined[-1] = (joined[-1][0], end)
+            else:
+                joined.append((start, end))
+        self._free = joined
+
+
+class KvArena:
+    """One model's buffer over all slots of a pool."""
+
+    def __init__(self, layout: KvLayout, slots: int) -> None:
+        self._layout = layout
+        self._data = layout.empty(slots)
+
+    def cache(self, slots: slice) -> SequenceCache:
+        """An empty cache on a reserved range."""
+        return SequenceCache(self._layout, slots.stop - slots.start, self._data[:, :, :, slots])

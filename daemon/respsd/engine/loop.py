@@ -1,7 +1,7 @@
 """The engine's loop: one thread that admits, prefills, steps and ends sequences.
 
-Sequences join and leave between steps. Each round runs at most one prefill chunk, then one step of every sequence
-whose prompt is in, so a long prompt delays running streams by one chunk a step at most.
+Sequences join and leave between steps. A step serves every sequence whose prompt is in, and takes along as many tokens
+of the other prompts, in the order of their arrival, as do not hold up the running streams too much (see `pace`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from respsd.engine.api import Deliver, EngineLoad, ModelInfo, Tokenizer
 from respsd.engine.ending import cancelled_in_queue, request_record
 from respsd.engine.events import FinishReason, RequestFailed, RequestFinished
 from respsd.engine.hooks import EngineHooks
+from respsd.engine.pace import PrefillPace
 from respsd.engine.request import GenerationRequest
 from respsd.engine.sequence import Sequence
-from respsd.engine.step import Stepper
+from respsd.engine.step import PromptPart, Stepper
 from respsd.errors import EngineFault, EngineUnavailable, Overloaded, RespsdError
 from respsd.experience.records import ExperienceSink
 
@@ -37,6 +38,11 @@ class LoopLimits:
     max_running: int = 32
     max_waiting: int = 256
     prefill_chunk: int = 512
+    """Prompt tokens that one step takes at most."""
+    step_tokens: int | None = None
+    """Tokens that one step takes at most once sequences run, prompt tokens and trees together; None: no such bound."""
+    prefill_slowdown: float = 1.6
+    """How many times as long as usual a step may take because prompt tokens go along."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class EngineLoop:
         self._limits = limits
         self._clock = clock
         self._hooks = hooks
+        self._pace = PrefillPace(limits.prefill_chunk, limits.step_tokens, limits.prefill_slowdown)
         self._wake = threading.Condition()
         # Shared with callers, under _wake:
         self._waiting: deque[_Waiting] = deque()
@@ -149,20 +156,33 @@ class EngineLoop:
             return self._accepting
 
     def _round(self) -> None:
-        """Cancels and joins, then at most one prefill chunk, then one step of every prefilled sequence."""
+        """Cancels and joins, then one step."""
         self._apply_cancels()
         self._admit()
-        prefilling = next((s for s in self._running if not s.prefilled), None)
-        if prefilling is not None:
-            self._guard([prefilling], lambda: self._prefill(prefilling))
         batch = [s for s in self._running if s.prefilled and s.ended is None]
-        if batch:
-            self._guard(batch, lambda: self._stepper.decode(batch))
+        prompts = self._prompt_parts(batch)
+        if batch or prompts:
+            self._guard([*batch, *(part.sequence for part in prompts)], lambda: self._step(batch, prompts))
         self._reap()
         self._progress_ns = self._clock.monotonic_ns()
 
-    def _prefill(self, sequence: Sequence) -> None:
-        if self._stepper.prefill(sequence, self._limits.prefill_chunk):
+    def _prompt_parts(self, batch: list[Sequence]) -> list[PromptPart]:
+        """What the next step takes of the prompts that are not in yet, the oldest first; short ones share the room."""
+        waiting = [s for s in self._running if not s.prefilled and s.ended is None]
+        if not waiting:
+            return []
+        room = self._pace.budget(len(batch), max((s.tree_tokens for s in batch), default=0))
+        parts: list[PromptPart] = []
+        for sequence in waiting:
+            count = min(room, len(sequence.request.prompt_ids) - sequence.cache.length)
+            if count == 0:
+                break
+            parts.append(PromptPart(sequence, count))
+            room -= count
+        return parts
+
+    def _step(self, batch: list[Sequence], prompts: list[PromptPart]) -> None:
+        for sequence in self._stepper.step(batch, prompts, self._pace):
             self._hooks.after_prefill((self._clock.monotonic_ns() - sequence.submitted_ns) / 1e9)
 
     def _guard(self, batch: list[Sequence], work: Callable[[], None]) -> None:

@@ -60,6 +60,8 @@ class Speculation:
 
     action: Action | None = None
     policy: str | None = None
+    exploration_opt_out: bool = False
+    """Where neither is set: the default policy it is, never an explorer's or a rollout's."""
 
 
 @dataclass(frozen=True, slots=True)

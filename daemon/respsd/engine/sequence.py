@@ -56,8 +56,8 @@ class Sequence:
     cache: SequenceCache
     draft_cache: SequenceCache | None
     """None where nothing is ever drafted for this request."""
-    kv_tokens: int
-    """What admission reserved."""
+    slots: slice
+    """The range of KV slots that admission reserved."""
     submitted_ns: int
     admitted_ns: int
     created_at_ns: int
@@ -88,6 +88,11 @@ class Sequence:
     def root(self) -> int:
         """The last sampled token."""
         return self.output[-1]
+
+    @property
+    def tree_tokens(self) -> int:
+        """Tokens that its next step verifies at most, as far as its open window tells."""
+        return 1 if self.window is None else self.window.decision.action.total_tokens
 
     def emit(self, tokens: list[int]) -> int:
         """Cut new tokens at the first boundary, hand them to the client, and return how many were committed."""

@@ -1,4 +1,4 @@
-"""One step for a batch of sequences: draft, verify, commit. The hot path of the daemon.
+"""One step for a batch of sequences: draft, verify, commit, and some prompt tokens along. The daemon's hot path.
 
 committed tokens of a step = accepted drafted tokens + the bonus token, cut at the first boundary (EOS, stop, budget,
 context end); everything else about a request, its KV, usage, text and rows, describes that same cut.
@@ -19,10 +19,11 @@ from respsd.control.controller import Vector
 from respsd.control.observation import ObservationBuilder
 from respsd.engine.drafter import Drafter
 from respsd.engine.hooks import EngineHooks
+from respsd.engine.pace import PrefillPace
 from respsd.engine.sampling import argmax_rows
 from respsd.engine.sequence import Sequence
 from respsd.engine.target import Rows, Target, TargetOutput, causal_rows
-from respsd.engine.tree import DraftTree, draft_tree, root_only
+from respsd.engine.tree import DraftRequest, DraftTree, draft_trees, root_only
 from respsd.engine.walk import Draw, Walk, walk
 from respsd.engine.window import StepMeasure, Window
 from respsd.errors import EngineFault
@@ -40,8 +41,21 @@ class _Draft:
     tree: DraftTree
 
 
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """The next tokens of a sequence's prompt, for one step."""
+
+    sequence: Sequence
+    count: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the prompt ends with it."""
+        return self.sequence.cache.length + self.count == len(self.sequence.request.prompt_ids)
+
+
 class Stepper:
-    """Runs prefill chunks and steps; owns no queue and no thread."""
+    """Runs steps; owns no queue and no thread."""
 
     def __init__(
         self,
@@ -62,45 +76,47 @@ class Stepper:
         self._clock = clock
         self._hooks = hooks
 
-    def prefill(self, sequence: Sequence, chunk: int) -> bool:
-        """Put the next `chunk` prompt tokens into the KV cache; True once the first output token is known."""
-        started = self._clock.monotonic_ns()
-        prompt, start = sequence.request.prompt_ids, sequence.cache.length
-        end = min(start + chunk, len(prompt))
-        final = end == len(prompt)
-        rows = causal_rows(sequence.cache, prompt[start:end], scored=int(final))
-        output = self._target.forward([rows])[0]
-        sequence.cache.commit(list(range(end - start)))
-        sequence.last_features = output.features[-1]
-        if final:
-            token = sequence.sampler.sample(output.logits[0], end, ())
-            self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
-            sequence.emit([token])
-        else:
-            self._feed_drafter(sequence, list(prompt[start + 1 : end + 1]), output.features, keep_last=False)
-        sequence.prefill_ns += self._clock.monotonic_ns() - started
-        return final
+    def step(self, batch: list[Sequence], prompts: list[PromptPart], pace: PrefillPace) -> list[Sequence]:
+        """One step of every running sequence, with parts of prompts in the same target forward.
 
-    def decode(self, batch: list[Sequence]) -> None:
-        """One step of every sequence: draft, verify all trees in one target forward, commit."""
+        :param batch: running sequences; each drafts, has its tree verified, and commits
+        :param prompts: what the step takes of sequences whose prompt is not in yet
+        :param pace: told how long the step took
+        :return: sequences whose prompt is in now and whose first token is known.
+        """
         opened = self._clock.monotonic_ns()
+        if batch:
+            self._hooks.before_batch()
         for sequence in batch:
             if sequence.window is None:
                 self._open_window(sequence, len(batch))
         began = self._clock.monotonic_ns()
-        drafts = [self._draft(sequence) for sequence in batch]
+        drafts = self._draft(batch)
         drafted = self._clock.monotonic_ns()
-        outputs = self._target.forward([self._tree_rows(draft) for draft in drafts])
-        greedy = [self._greedy_tokens(draft.sequence, output) for draft, output in zip(drafts, outputs, strict=True)]
+        outputs = self._target.forward(
+            [self._tree_rows(draft) for draft in drafts] + [_prompt_rows(part) for part in prompts]
+        )
+        greedy = [self._greedy_tokens(draft.sequence, output) for draft, output in zip(drafts, outputs, strict=False)]
         verified = self._clock.monotonic_ns()
         walks = [
-            self._commit(draft, output, tokens) for draft, output, tokens in zip(drafts, outputs, greedy, strict=True)
+            self._commit(draft, output, tokens) for draft, output, tokens in zip(drafts, outputs, greedy, strict=False)
         ]
+        committed = self._clock.monotonic_ns()
+        started = [self._take_prompt(*each) for each in zip(prompts, outputs[len(drafts) :], strict=True)]
         ended = self._clock.monotonic_ns()
-        other = (began - opened) + (ended - verified)
+        prompt_tokens = sum(part.count for part in prompts)
+        pace.learn(len(batch), prompt_tokens, ended - opened)
+        # The prompts' part of the forward is no decoding time: rewards and usage leave it out.
+        prompt_ns = verified - drafted
+        if batch:
+            prompt_ns = min(prompt_ns, max(0, pace.prompt_ns(prompt_tokens) - (ended - committed)))
+        for part in prompts:
+            part.sequence.prefill_ns += (ended - committed) + prompt_ns
+        other = (began - opened) + (committed - verified)
         for draft, path in zip(drafts, walks, strict=True):
             if path is not None:
-                self._account(draft, path, len(batch), drafted - began, verified - drafted, other)
+                self._account(draft, path, len(batch), drafted - began, verified - drafted - prompt_ns, other)
+        return [sequence for sequence in started if sequence is not None]
 
     def close_window(self, sequence: Sequence, *, truncated: bool) -> None:
         """Turn the open window, if any, into a transition of the sequence."""
@@ -108,6 +124,7 @@ class Stepper:
             row = sequence.window.close(self._observations.schema.fingerprint, truncated=truncated)
             if row is not None:
                 sequence.transitions.append(row)
+                self._hooks.after_window(row)
             sequence.window = None
 
     def _open_window(self, sequence: Sequence, batch_size: int) -> None:
@@ -126,16 +143,31 @@ class Stepper:
         sequence.version_last = decision.policy_version
         sequence.windows += 1
 
-    def _draft(self, sequence: Sequence) -> _Draft:
-        assert sequence.window is not None
-        root = torch.tensor([sequence.root], device=self._target.layout.device)
-        action = self._clamp(sequence, sequence.window.decision.action)
-        if action.is_off or self._drafter is None or sequence.draft_cache is None:
-            if len(sequence.pending) > _PENDING_LIMIT:
-                self._catch_up(sequence)
-            return _Draft(sequence, OFF, root_only(root))
-        output = self._catch_up(sequence)
-        return _Draft(sequence, action, draft_tree(self._drafter, sequence.draft_cache, root, output, action))
+    def _draft(self, batch: list[Sequence]) -> list[_Draft]:
+        """Every sequence's tree; the drafter runs over all of them at once, level by level."""
+        drafts: list[_Draft] = []
+        requests: list[DraftRequest] = []
+        late: list[Sequence] = []
+        for sequence in batch:
+            assert sequence.window is not None
+            root = torch.tensor([sequence.root], device=self._target.layout.device)
+            action = self._clamp(sequence, sequence.window.decision.action)
+            drafts.append(_Draft(sequence, action, root_only(root)))
+            if sequence.draft_cache is None:
+                continue
+            if not action.is_off:
+                requests.append(DraftRequest(sequence.draft_cache, root, action))
+            elif len(sequence.pending) > _PENDING_LIMIT:
+                late.append(sequence)
+        if self._drafter is not None and requests:
+            drafted = [draft for draft in drafts if not draft.applied.is_off]
+            outputs = self._catch_up(self._drafter, [draft.sequence for draft in drafted])
+            trees = draft_trees(self._drafter, requests, outputs)
+            for draft, tree in zip(drafted, trees, strict=True):
+                draft.tree = tree
+        if self._drafter is not None and late:
+            self._catch_up(self._drafter, late)
+        return drafts
 
     def _clamp(self, sequence: Sequence, action: Action) -> Action:
         """Cut the action to what can still be used: the drafter's pool, the context's rest, the output's budget.
@@ -224,7 +256,7 @@ class Stepper:
         sequence.accepted_tokens += measure.accepted_tokens
         sequence.decode_ns += draft_ns + verify_ns + other_ns
         self._hooks.after_step(sequence.window.decision.arm, measure)
-        if sequence.window.steps >= self._persistence and sequence.ended is None:
+        if sequence.window.is_over(self._persistence) and sequence.ended is None:
             self.close_window(sequence, truncated=False)
 
     def _tree_rows(self, draft: _Draft) -> Rows:
@@ -237,6 +269,25 @@ class Stepper:
             scored=torch.arange(tree.size, device=tree.tokens.device),
         )
 
+    def _take_prompt(self, part: PromptPart, output: TargetOutput) -> Sequence | None:
+        """Keep a part's KV and give its rows to the drafter; the sequence, where this was the prompt's last part."""
+        sequence, prompt = part.sequence, part.sequence.request.prompt_ids
+        start = sequence.cache.length
+        end = start + part.count
+        sequence.cache.commit(list(range(part.count)))
+        sequence.last_features = output.features[-1].clone()
+        if end < len(prompt):
+            self._feed_drafter(sequence, list(prompt[start + 1 : end + 1]), output.features, keep_last=False)
+            return None
+        try:
+            token = sequence.sampler.sample(output.logits[0], end, ())
+        except EngineFault as fault:
+            sequence.fail(fault)
+            return None
+        self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
+        sequence.emit([token])
+        return sequence
+
     def _feed_drafter(self, sequence: Sequence, tokens: list[int], features: Tensor, *, keep_last: bool) -> None:
         """Give prompt rows to the drafter; the last one stays pending where the next step starts from it."""
         if sequence.draft_cache is None or self._drafter is None:
@@ -247,11 +298,19 @@ class Stepper:
         if split:
             self._drafter.extend(sequence.draft_cache, pending_tokens[:split], pending_features[:split])
         if keep_last:
-            sequence.pending.add(tokens[-1:], pending_features[split:])
+            sequence.pending.add(tokens[-1:], pending_features[split:].clone())
 
-    def _catch_up(self, sequence: Sequence) -> Tensor:
-        """Run the drafter over all pending rows; returns its output at the root's row, [1, hidden]."""
-        if self._drafter is None or sequence.draft_cache is None:
-            raise EngineFault("a sequence without a drafter was to be drafted")
-        tokens, features = sequence.pending.take()
-        return self._drafter.extend(sequence.draft_cache, tokens, features)
+    def _catch_up(self, drafter: Drafter, sequences: list[Sequence]) -> Tensor:
+        """Run the drafter over all pending rows of some sequences; its outputs at their last rows, [n, hidden]."""
+        pending = []
+        for sequence in sequences:
+            assert sequence.draft_cache is not None
+            pending.append((sequence.draft_cache, *sequence.pending.take()))
+        return drafter.extend_all(pending)
+
+
+def _prompt_rows(part: PromptPart) -> Rows:
+    """A part of a prompt as rows of a forward; only the prompt's very last row gets logits."""
+    cache = part.sequence.cache
+    tokens = part.sequence.request.prompt_ids[cache.length : cache.length + part.count]
+    return causal_rows(cache, tokens, scored=int(part.is_last))

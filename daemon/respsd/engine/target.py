@@ -14,10 +14,13 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from respsd.engine import attention
-from respsd.engine.attention import Segment
+from respsd.engine.attention import PackedSegment, Segment
+from respsd.engine.exact_attention import exact_segment
 from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.engine.target_weights import Packing, pack_linears
 from respsd.errors import CheckpointError
 
+_UNBOUNDED = 1 << 62
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
@@ -30,6 +33,7 @@ class Rows:
     positions: Tensor  # int64 [rows], absolute
     visible: Tensor | None  # bool [rows, rows]: may row i see row j; None where there is one row
     scored: Tensor  # int64 [scored]: rows whose logits are wanted
+    causal: bool = False  # each row sees the ones before it, as `visible` says too
 
 
 def causal_rows(cache: SequenceCache, tokens: Sequence[int], *, scored: int) -> Rows:
@@ -41,6 +45,7 @@ def causal_rows(cache: SequenceCache, tokens: Sequence[int], *, scored: int) -> 
         positions=torch.arange(cache.length, cache.length + count, device=device),
         visible=torch.ones((count, count), dtype=torch.bool, device=device).tril() if count > 1 else None,
         scored=torch.arange(count - scored, count, device=device),
+        causal=True,
     )
 
 
@@ -55,7 +60,13 @@ class TargetOutput:
 class Target:
     """A loaded model with the project's attention, its feature taps and its KV layout."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, packed_weights: bool | None = False, exact: bool = False) -> None:
+        """Take a loaded model over.
+
+        :param packed_weights: lay linear weights out for the processor's kernels; None: within a bound of memory.
+        :param exact: a row's numbers do not depend on the rows beside it, so that verifying a tree and decoding
+            plainly agree bit for bit in every number format.
+        """
         attention.register()
         model.set_attn_implementation(attention.NAME)
         model.train(mode=False)
@@ -71,13 +82,28 @@ class Target:
         head_dim = int(getattr(config, "head_dim", None) or self.hidden_size // heads)
         self.group = heads // kv_heads
         self.layout = KvLayout(layers, kv_heads, head_dim, model.dtype, model.device)
+        self.exact = exact
+        self.packing: Packing | None = None
+        if exact or packed_weights is not False:
+            self._lay_out_weights(packed_weights, exact=exact)
         self._taps: dict[int, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
         self.tap(default_feature_layers(layers))
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Target:
-        """Load a checkpoint folder; raise CheckpointError where this engine cannot run it exactly."""
+    def load(
+        cls,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        packed_weights: bool | None = False,
+        exact: bool = False,
+    ) -> Target:
+        """Load a checkpoint folder; raise CheckpointError where this engine cannot run it losslessly.
+
+        `packed_weights` and `exact` are those of the constructor.
+        """
         try:
             config = AutoConfig.from_pretrained(folder, local_files_only=True)
             _check_rope(config.get_text_config(), str(folder / "config.json"))
@@ -87,7 +113,8 @@ class Target:
             )
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(str(folder), str(error)) from error
-        return cls(cast("PreTrainedModel", nn.Module.to(model, device)))
+        placed = cast("PreTrainedModel", nn.Module.to(model, device))
+        return cls(placed, packed_weights=packed_weights, exact=exact)
 
     @property
     def embedding(self) -> Tensor:
@@ -98,15 +125,12 @@ class Target:
 
     def forward(self, batch: Sequence[Rows]) -> list[TargetOutput]:
         """Run the new rows of all sequences in one packed forward; their KV becomes scratch behind each prefix."""
-        segments: list[Segment] = []
+        segments: list[PackedSegment] = []
         scored: list[Tensor] = []
         start = 0
         for rows in batch:
             count = rows.tokens.shape[0]
-            mask = None
-            if rows.visible is not None:
-                mask = attention.segment_mask(rows.visible, rows.cache.length, self.group, self.layout.dtype)
-            segments.append(Segment(rows.cache, slice(start, start + count), mask))
+            segments.append(self._segment(rows, slice(start, start + count)))
             scored.append(rows.scored + start if start else rows.scored)
             start += count
         logits = self._model(
@@ -123,6 +147,22 @@ class Target:
             outputs.append(TargetOutput(logits[first:last], features[segment.rows]))
             first = last
         return outputs
+
+    def _segment(self, rows: Rows, place: slice) -> PackedSegment:
+        cache = rows.cache
+        if self.exact:
+            return exact_segment(cache, place, None if rows.causal else rows.visible)
+        mask = None
+        if rows.visible is not None:
+            mask = attention.segment_mask(rows.visible, cache.length, self.group, self.layout.dtype)
+        return Segment(cache, place, cache.length, mask)
+
+    def _lay_out_weights(self, packed_weights: bool | None, *, exact: bool) -> None:
+        if self.layout.device.type != "cpu" and not exact:
+            return
+        self.packing = pack_linears(
+            self._model, exact=exact, spare_bytes=None if packed_weights is None else _UNBOUNDED
+        )
 
     def tap(self, layers: tuple[int, int, int]) -> None:
         """Take the features from the inputs of these layers (0-based), low | mid | high."""

@@ -1,13 +1,14 @@
-"""The draft tree: how the drafter's guesses for one step are grown, ranked and laid out for verification.
+"""The draft tree: how the drafter's guesses for one step are ranked and laid out for verification.
 
 EAGLE-2's dynamic tree as EAGLE-3 uses it. From the root, `top_k` children; then `depth` times the `top_k` best nodes
-of the last level get `top_k` children each. All these candidates are ranked by cumulative log-probability and the
-best `total_tokens - 1` stand in the tree behind the root. Nodes are numbered level by level, in the order in which
-they were put forward, so a parent always comes before its children.
+of the last level get `top_k` children each (see `growth`). All these candidates are ranked by cumulative
+log-probability and the best `total_tokens - 1` stand in the tree behind the root. Nodes are numbered level by level, in
+the order in which they were put forward, so a parent always comes before its children.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from respsd.control.action import Action
 from respsd.engine.drafter import Drafter
+from respsd.engine.growth import Candidates, Growth, grow_all
 from respsd.engine.kv_cache import SequenceCache
 
 
@@ -36,14 +38,13 @@ class DraftTree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Everything that drafting put forward, in node order."""
+class DraftRequest:
+    """What one sequence wants drafted."""
 
-    tokens: Tensor  # int64 [pool], draft ids
-    log_probs: Tensor  # float32 [pool], cumulative
-    parents: Tensor  # int64 [pool], candidate numbers; -1 for the root
-    depths: Tensor  # int64 [pool], from 1
-    root_entropy: Tensor  # float32 []
+    cache: SequenceCache
+    """The drafter's, holding all rows up to the root's; the tree's rows are scratch behind them."""
+    root: Tensor  # int64 [1], the last sampled token
+    action: Action
 
 
 def root_only(root: Tensor) -> DraftTree:
@@ -53,14 +54,33 @@ def root_only(root: Tensor) -> DraftTree:
 
 
 def draft_tree(drafter: Drafter, cache: SequenceCache, root: Tensor, output: Tensor, action: Action) -> DraftTree:
-    """Draft one step's tree.
+    """Draft one sequence's tree for a step; see `draft_trees`."""
+    return draft_trees(drafter, [DraftRequest(cache, root, action)], output)[0]
 
-    :param cache: the drafter's, holding all rows up to the root's; the tree's rows are scratch behind them.
-    :param root: int64 [1], the last sampled token.
-    :param output: [1, hidden], the drafter's output at the row that holds the root.
+
+def draft_trees(drafter: Drafter, requests: Sequence[DraftRequest], outputs: Tensor) -> list[DraftTree]:
+    """Draft a step's trees, one pass of the drafter a level for all sequences, each with its own depth and width.
+
+    :param outputs: [sequences, hidden], the drafter's outputs at the rows that hold the roots.
     """
-    candidates = _grow(drafter, cache, output, action.depth, action.top_k)
-    return _select(drafter, root, candidates, action.total_tokens - 1, deepest=action.depth + 1)
+    growths = [
+        Growth(drafter, request.cache, request.action.depth, request.action.top_k, request.action.total_tokens - 1)
+        for request in requests
+    ]
+    grow_all(drafter, growths, outputs)
+    return [
+        _select(drafter, request.root, growth.candidates(), request.action.total_tokens - 1)
+        for request, growth in zip(requests, growths, strict=True)
+    ]
+
+
+def grow(drafter: Drafter, cache: SequenceCache, output: Tensor, depth: int, top_k: int) -> Candidates:
+    """Put forward all `top_k + depth * top_k**2` candidates of one sequence, or fewer where the draft vocabulary is
+    smaller. :param output: [1, hidden], as of `draft_trees`.
+    """
+    growth = Growth(drafter, cache, depth, top_k)
+    grow_all(drafter, [growth], output)
+    return growth.candidates()
 
 
 def ancestors(parents: Tensor, depth: int) -> Tensor:
@@ -78,48 +98,7 @@ def ancestors(parents: Tensor, depth: int) -> Tensor:
     return seen
 
 
-def _grow(drafter: Drafter, cache: SequenceCache, output: Tensor, depth: int, top_k: int) -> _Candidates:
-    """Put forward `top_k + depth * top_k**2` candidates, or fewer where the draft vocabulary is smaller."""
-    device = output.device
-    after_root = drafter.log_probs(output)  # [1, draft_vocab]
-    best = after_root.topk(min(top_k, drafter.config.draft_vocab_size))  # [1, k]
-    width = best.indices.shape[1]
-    tokens, scores = best.indices[0], best.values[0]  # the frontier's, [k]
-    features = output.expand(width, -1)  # [k, hidden]
-    numbers = torch.arange(width, device=device)  # the frontier's candidate numbers
-    own = torch.eye(width, dtype=torch.bool, device=device)
-    cos, sin = drafter.rotation(cache.length, depth)  # [depth, head_dim]
-    visible = own  # [k, k * (level + 1)]
-    all_tokens, all_scores = [tokens], [scores]
-    all_parents = [torch.full_like(numbers, -1)]
-    for level in range(depth):
-        targets = drafter.draft_to_target[tokens]
-        rotation = (cos[level : level + 1], sin[level : level + 1])
-        hidden = drafter.expand(cache, level * width, targets, features, rotation, visible)  # [k, hidden]
-        best = drafter.log_probs(hidden).topk(width)  # [k, k]
-        cumulative = (best.values + scores[:, None]).flatten()  # [k * k]
-        all_tokens.append(best.indices.flatten())
-        all_scores.append(cumulative)
-        all_parents.append(numbers[:, None].expand(-1, width).flatten())
-        if level + 1 == depth:
-            break
-        frontier = cumulative.topk(width)
-        chosen = frontier.indices  # [k], of the k * k
-        parent_rows = chosen // width
-        tokens, scores, features = all_tokens[-1][chosen], frontier.values, hidden[parent_rows]
-        numbers = width + level * width**2 + chosen
-        visible = torch.cat((visible[parent_rows], own), dim=1)
-    depths = (torch.arange(width + depth * width**2, device=device) - width).div(width**2, rounding_mode="floor") + 2
-    return _Candidates(
-        tokens=torch.cat(all_tokens),
-        log_probs=torch.cat(all_scores),
-        parents=torch.cat(all_parents),
-        depths=depths,
-        root_entropy=-(after_root.exp() * after_root).sum(),
-    )
-
-
-def _select(drafter: Drafter, root: Tensor, candidates: _Candidates, count: int, deepest: int) -> DraftTree:
+def _select(drafter: Drafter, root: Tensor, candidates: Candidates, count: int) -> DraftTree:
     """Keep the `count` best candidates behind the root.
 
     The sort is stable, so of equal scores the lower number is kept: a child never outranks its parent (its score is
@@ -138,6 +117,6 @@ def _select(drafter: Drafter, root: Tensor, candidates: _Candidates, count: int,
         parents=parents,
         depths=depths,
         log_probs=torch.cat((zero.float(), candidates.log_probs[kept])),
-        visible=ancestors(parents, deepest),
+        visible=ancestors(parents, candidates.levels),
         root_entropy=candidates.root_entropy,
     )

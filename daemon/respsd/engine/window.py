@@ -26,6 +26,11 @@ class StepMeasure:
     other_ns: int
     batch_size: int
 
+    @property
+    def decode_ns(self) -> int:
+        """The whole step: draft, verify and what is between and behind them."""
+        return self.draft_ns + self.verify_ns + self.other_ns
+
 
 class Window:
     """Sums the steps of one window."""
@@ -44,11 +49,19 @@ class Window:
         self._drafted = self._accepted = self._committed = 0
         self._draft_ns = self._verify_ns = self._other_ns = 0
         self._batch_sizes = 0
+        self._first_step: StepMeasure | None = None
+        self._last_step: StepMeasure | None = None
+
+    def is_over(self, persistence: int) -> bool:
+        """Whether it has its steps; a window of a rollout's block also ends where the block does."""
+        block = self.decision.block
+        return self.steps >= persistence or (block is not None and block.over)
 
     def add(self, step: StepMeasure) -> None:
         """Count a step in."""
         if self._applied is None:
-            self._applied = step.applied
+            self._applied, self._first_step = step.applied, step
+        self._last_step = step
         self._degraded_steps += step.applied != self._applied
         self.steps += 1
         self._drafted += step.drafted_tokens
@@ -61,7 +74,7 @@ class Window:
 
     def close(self, schema: str, *, truncated: bool) -> TransitionRecord | None:
         """The window as a row; None where it had no step."""
-        if self._applied is None:
+        if self._applied is None or self._first_step is None or self._last_step is None:
             return None
         return TransitionRecord(
             window=self.number,
@@ -81,4 +94,8 @@ class Window:
             context_length=self._context_length,
             batch_size=self._batch_sizes / self.steps,
             truncated=truncated,
+            first_step_tokens=self._first_step.committed_tokens,
+            first_step_ns=self._first_step.decode_ns,
+            last_step_tokens=self._last_step.committed_tokens,
+            last_step_ns=self._last_step.decode_ns,
         )

@@ -41,6 +41,7 @@ class Backlog:
         self._flush_to = 0
         self._closed = False
         self._abandoned = False
+        self._woken = False
 
     @property
     def rows(self) -> int:
@@ -71,13 +72,16 @@ class Backlog:
             self._changed.notify_all()
             return True
 
-    def take(self, rows: int, seconds: float) -> list[Entry]:
+    def take(self, rows: int, seconds: float) -> list[Entry] | None:
         """Wait for an entry, then for more for at most `seconds`; at most `rows` rows, if not the first alone has more.
 
-        Empty once there is nothing left and nothing more will come.
+        Empty after a `wake` where nothing waits; None once there is nothing left and nothing more will come.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closed)
+            self._changed.wait_for(lambda: self._queue or self._closed or self._woken)
+            self._woken = False
+            if not self._queue:
+                return None if self._closed else []
             deadline = time.monotonic() + seconds
             while not self._full(rows) and not self._flushing() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
@@ -87,6 +91,12 @@ class Backlog:
                 batch.append(self._queue.popleft())
                 taken += batch[-1].rows
             return batch
+
+    def wake(self) -> None:
+        """Have a `take` return, with an empty batch where nothing waits."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def settle(self, batch: list[Entry]) -> None:
         """Entries that were taken are written or dropped; their room is free again."""

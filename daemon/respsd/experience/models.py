@@ -86,6 +86,8 @@ class TransitionRow(Base):
             "verify_ns",
             "other_ns",
         ),
+        # Covers what updates and retention ask again and again: which requests are explorers'.
+        Index("ix_transitions_arm", "arm", "request_row"),
     )
 
     id: Mapped[int] = mapped_column(_Key, primary_key=True)
@@ -121,3 +123,52 @@ class TransitionRow(Base):
     context_length: Mapped[int] = mapped_column(Integer)
     batch_size: Mapped[float] = mapped_column(Double)
     truncated: Mapped[bool]
+    first_step_tokens: Mapped[int | None] = mapped_column(Integer)
+    """None in rows of a release that did not keep it, as the three below."""
+    first_step_ns: Mapped[int | None] = mapped_column(BigInteger)
+    last_step_tokens: Mapped[int | None] = mapped_column(Integer)
+    last_step_ns: Mapped[int | None] = mapped_column(BigInteger)
+    block: Mapped[int | None] = mapped_column(BigInteger)
+    """Number of the rollout's block that the window was in, in one run of the daemon; None outside a rollout."""
+
+
+class RolloutRound(Base):
+    """One comparison of two policy versions: an evaluation of a candidate, or a round of a holdout."""
+
+    __tablename__ = "rollout_rounds"
+
+    id: Mapped[int] = mapped_column(_Key, primary_key=True)
+    started_at_ns: Mapped[int] = mapped_column(BigInteger, index=True)
+    ended_at_ns: Mapped[int | None] = mapped_column(BigInteger)
+    """None while it runs."""
+    kind: Mapped[str] = mapped_column(String(32))
+    """candidate, last-good, baseline or off: what the subject is compared as or with."""
+    subject_version: Mapped[int | None] = mapped_column(BigInteger)
+    control_version: Mapped[int | None] = mapped_column(BigInteger)
+    engine_config_hash: Mapped[str] = mapped_column(String(64))
+    alpha: Mapped[float] = mapped_column(Double)
+    """Error probability that the round may spend on each of its two verdicts."""
+    stage: Mapped[int] = mapped_column(Integer)
+    """Number of the ramp's stage that was reached; 0 is shadow."""
+    verdict: Mapped[str | None] = mapped_column(String(32))
+    """How it ended."""
+
+
+class RolloutPair(Base):
+    """One observation of a round: a quad of blocks, reduced to the subject's speed over the control's."""
+
+    __tablename__ = "rollout_pairs"
+
+    id: Mapped[int] = mapped_column(_Key, primary_key=True)
+    round_id: Mapped[int] = mapped_column(_Key, ForeignKey("rollout_rounds.id", ondelete="CASCADE"), index=True)
+    observed_at_ns: Mapped[int] = mapped_column(BigInteger)
+    log_ratio: Mapped[float] = mapped_column(Double)
+    """Natural logarithm of tokens per second, subject over control, not clipped."""
+    subject_tokens: Mapped[int] = mapped_column(Integer)
+    subject_ns: Mapped[int] = mapped_column(BigInteger)
+    control_tokens: Mapped[int] = mapped_column(Integer)
+    control_ns: Mapped[int] = mapped_column(BigInteger)
+    sequences: Mapped[int] = mapped_column(Integer)
+    """Sequences that the ratio is a mean over."""
+    batch_size: Mapped[float] = mapped_column(Double)
+    context_length: Mapped[float] = mapped_column(Double)

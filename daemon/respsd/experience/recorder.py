@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import structlog
+from sqlalchemy import Engine
 
 from respsd.errors import StorageError
 from respsd.experience.backlog import Backlog, Entry
-from respsd.experience.database import Clock, OpenLog
+from respsd.experience.database import Clock, FileId, OpenLog
 from respsd.experience.records import RequestRecord, TransitionRecord
 from respsd.experience.rows import Origin
 from respsd.experience.writer import InvalidRows, Writer
 
 DropReason = Literal["queue_full", "closed", "invalid"]
 """No room; the recorder is closed; the database refuses the row's values."""
+
+T = TypeVar("T")
+
+_BREATH_SHARE, _BREATH_SECONDS = 0.2, (0.005, 0.05)
+"""Pause behind a transaction, as a share of its time and within these limits, for other programs' writes: who waits for
+the file's lock looks for it now and then only, and would never find it free where one transaction follows the other."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +69,16 @@ class RecorderStatus:
     written_rows: int
     dropped_requests: Mapping[DropReason, int]
     dropped_rows: Mapping[DropReason, int]
+    is_open: bool = True
+    """The log has been opened, and so has this release's schema."""
+
+
+class _Errand:
+    """Work of another thread that needs the writer's connection."""
+
+    def __init__(self, work: Callable[[Engine], Any]) -> None:
+        self.work = work
+        self.done: Future[Any] = Future()
 
 
 class Recorder:
@@ -85,6 +103,8 @@ class Recorder:
         self._lock = threading.Lock()  # guards the counters below
         self._reason: str | None = None
         self._degraded_since_ns: int | None = None
+        self._errands: deque[_Errand] = deque()
+        self._damage: tuple[str, FileId] | None = None
         self._written_requests = 0
         self._written_rows = 0
         self._dropped_requests: Counter[DropReason] = Counter()
@@ -113,7 +133,37 @@ class Recorder:
                 written_rows=self._written_rows,
                 dropped_requests=dict(self._dropped_requests),
                 dropped_rows=dict(self._dropped_rows),
+                is_open=self._writer.is_open,
             )
+
+    def prepare(self) -> None:
+        """Have the log opened now, made or migrated where it must be, and not with the first request."""
+        self._backlog.wake()
+
+    def report_damage(self, fault: str, file: FileId) -> None:
+        """Somebody who read the file found it damaged: it is set aside and a new one begun, on the writer's thread."""
+        with self._lock:
+            self._damage = fault, file
+        self._degraded(fault)
+        self._backlog.wake()
+
+    def between_batches(self, work: Callable[[Engine], T], timeout: float) -> T:
+        """Do short work on the writer's thread and with its connection, when it is between two transactions.
+
+        Through a connection of its own it would have to win the file's lock against a writer that may take it again at
+        once, and SQLite's waiting is not in turn. Returns or raises what the work does, or raises StorageError where
+        the recorder could not come to it in time.
+        """
+        errand = _Errand(work)
+        with self._lock:
+            self._errands.append(errand)
+        self._backlog.wake()
+        try:
+            return errand.done.result(timeout)  # type: ignore[no-any-return]
+        except (TimeoutError, CancelledError) as fault:
+            errand.done.cancel()
+            reason = self.status().reason or "it is closed, or busy"
+            raise StorageError(f"the experience log's writer is not free: {reason}") from fault
 
     def flush(self, timeout: float) -> bool:
         """Write what was recorded so far without delay; False where that took longer than `timeout` seconds."""
@@ -131,10 +181,31 @@ class Recorder:
         return flushed
 
     def _run(self) -> None:
-        while batch := self._backlog.take(self._settings.batch_rows, self._settings.batch_seconds):
+        while (batch := self._backlog.take(self._settings.batch_rows, self._settings.batch_seconds)) is not None:
+            began = time.monotonic()
             self._store(batch)
             self._backlog.settle(batch)
+            self._run_errand()
+            if batch:
+                least, most = _BREATH_SECONDS
+                time.sleep(min(max(_BREATH_SHARE * (time.monotonic() - began), least), most))
+        with self._lock:
+            for errand in self._errands:
+                errand.done.cancel()
         self._writer.close()
+
+    def _run_errand(self) -> None:
+        """One, so that rows do not wait for many."""
+        with self._lock:
+            errand = self._errands.popleft() if self._errands else None
+            more = bool(self._errands)
+        if errand is not None and errand.done.set_running_or_notify_cancel():
+            try:
+                errand.done.set_result(self._writer.lend(errand.work))
+            except Exception as fault:  # noqa: BLE001 - it is the caller's
+                errand.done.set_exception(fault)
+        if more:
+            self._backlog.wake()
 
     def _store(self, batch: Sequence[Entry]) -> None:
         """Write the batch, however often it takes, unless the recorder is closed meanwhile."""
@@ -142,6 +213,8 @@ class Recorder:
         while not self._backlog.abandoned:
             nudges = self._backlog.nudges
             try:
+                if (damage := self._taken_damage()) is not None:
+                    self._writer.condemn(*damage)
                 self._writer.write(batch)
             except InvalidRows as fault:
                 self._store_one_by_one(batch, fault)
@@ -163,6 +236,11 @@ class Recorder:
             return
         for entry in batch:
             self._store([entry])
+
+    def _taken_damage(self) -> tuple[str, FileId] | None:
+        with self._lock:
+            damage, self._damage = self._damage, None
+            return damage
 
     def _written(self, batch: Sequence[Entry]) -> None:
         with self._lock:

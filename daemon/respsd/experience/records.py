@@ -41,7 +41,14 @@ class TransitionRecord:
     batch_size: float
     """Mean number of sequences in the window's steps."""
     truncated: bool
-    """The request ended before the window had its `persistence` steps."""
+    """The request ended before the window had its steps."""
+    first_step_tokens: int = 0
+    """Committed by the window's first step, which may pay for a switch of actions."""
+    first_step_ns: int = 0
+    """Decode time of the first step."""
+    last_step_tokens: int = 0
+    """Committed by the last step; of a truncated window they may be cut by the request's end."""
+    last_step_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

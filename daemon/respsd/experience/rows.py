@@ -41,6 +41,7 @@ def transition_values(record: TransitionRecord, request_row: int) -> Values:
         "log_prob": decision.log_prob,
         "action_index": decision.action_index,
         "table_fingerprint": decision.table_fingerprint,
+        "block": None if decision.block is None else decision.block.number,
         "requested_total_tokens": decision.action.total_tokens,
         "requested_depth": decision.action.depth,
         "requested_top_k": decision.action.top_k,

@@ -24,6 +24,8 @@ class EventStream:
         self._texts: list[str] = []
         self._end: RequestFinished | RequestFailed | None = None
         self._changed = asyncio.Event()
+        self.committed_tokens = 0
+        """Tokens that the engine delivered so far."""
 
     @property
     def end(self) -> RequestFinished | RequestFailed | None:
@@ -47,6 +49,7 @@ class EventStream:
     def _take(self, event: EngineEvent) -> None:
         if isinstance(event, TokensCommitted):
             self._token_ids += event.token_ids
+            self.committed_tokens += len(event.token_ids)
             self._texts.append(event.text)
         else:
             self._end = event

@@ -14,6 +14,7 @@ from respsd.engine.api import Engine
 from respsd.engine.events import RequestFinished
 from respsd.engine.request import GenerationRequest
 from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from respsd.service.calls import note_request
 from respsd.service.event_stream import EventStream
 from respsd.service.interceptor import (
     MAX_REQUEST_ID,
@@ -100,6 +101,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             default_max_new_tokens=self._reader.limits.default_max_new_tokens,
         )
 
+    def use_reader(self, reader: RequestReader) -> None:
+        """Read requests that come from now on with another reader."""
+        self._reader = reader
+
     def refuse_new(self) -> None:
         """Answer new requests with UNAVAILABLE from now on."""
         self._draining = True
@@ -122,6 +127,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         try:
             request = await self._accept(message, context)
             events = self._submit(request)
+            note_request(request, events)
             try:
                 yield request, events
             finally:

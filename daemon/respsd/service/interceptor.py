@@ -6,15 +6,19 @@ import asyncio
 import inspect
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
 from respsd.errors import InvalidRequest, RespsdError
+from respsd.service.auth import Authorizer, use_caller
+from respsd.service.calls import TRACE_KEY, Call, Calls, TraceParent, name_call
 from respsd.service.status import code_of, status_of
 
 log = structlog.get_logger(__name__)
@@ -43,8 +47,10 @@ def current_request_id() -> str:
 
 def use_request_id(request_id: str, context: Context) -> None:
     """Name the call that is being handled, in its log lines and for its caller."""
+    if _request_id.get(None) is None:
+        structlog.contextvars.clear_contextvars()
     _request_id.set(request_id)
-    structlog.contextvars.clear_contextvars()
+    name_call(request_id)
     structlog.contextvars.bind_contextvars(request_id=request_id)
     context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
 
@@ -55,7 +61,13 @@ def is_request_id(text: str) -> bool:
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the type stubs only
-    """Names calls and ends failed ones; no exception's text reaches a caller unless it was made for callers."""
+    """Names calls, lets in who may make them and ends failed ones; no exception's text reaches a caller unless it was
+    made for callers."""
+
+    def __init__(self, calls: Calls | None = None, authorizer: Authorizer | None = None) -> None:
+        """:param authorizer: decides who may call what; without one everybody may everything."""
+        self._calls = calls or Calls()
+        self._authorizer = authorizer
 
     async def intercept_service(
         self,
@@ -68,35 +80,94 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             return None
         kind, make = _MAKERS[handler.request_streaming, handler.response_streaming]
         behaviour: Behaviour = getattr(handler, kind)
-        wrap = _around_generator if inspect.isasyncgenfunction(behaviour) else _around_coroutine
+        deserialize = handler.request_deserializer
+        wrap = self._around_generator if inspect.isasyncgenfunction(behaviour) else self._around_coroutine
         return make(
             wrap(behaviour, handler_call_details.method),
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=deserialize if handler.request_streaming else _tolerant(deserialize),
             response_serializer=handler.response_serializer,
         )
 
+    def _around_coroutine(self, behaviour: Behaviour, method: str) -> Behaviour:
+        async def call(request: object, context: Context) -> object:
+            async with self._handled(method, context):
+                _check_message(request)
+                return await behaviour(request, context)
 
-def _around_coroutine(behaviour: Behaviour, method: str) -> Behaviour:
-    async def call(request: object, context: Context) -> object:
-        use_request_id(_asked_id(context) or uuid.uuid4().hex, context)
+        return call
+
+    def _around_generator(self, behaviour: Behaviour, method: str) -> Behaviour:
+        async def call(request: object, context: Context) -> AsyncIterator[object]:
+            async with self._handled(method, context):
+                _check_message(request)
+                async for message in behaviour(request, context):
+                    yield message
+
+        return call
+
+    @asynccontextmanager
+    async def _handled(self, method: str, context: Context) -> AsyncIterator[None]:
+        """One call from its name to its status."""
+        call = Call(method, _asked_id(context) or uuid.uuid4().hex, trace=_trace_parent(context))
+        self._calls.open(call)
+        use_request_id(call.request_id, context)
+        if call.trace is not None:
+            structlog.contextvars.bind_contextvars(trace_id=call.trace.trace_id)
         try:
-            return await behaviour(request, context)
-        except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
-            await _fail(error, context, method)
+            try:
+                self._let_in(call, context)
+                yield
+            except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
+                call.code = code_of(error)
+                await _fail(error, context, method)
+        except asyncio.CancelledError:
+            left = context.time_remaining()
+            expired = left is not None and left <= 0
+            call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            self._calls.close(call)
 
-    return call
+    def _let_in(self, call: Call, context: Context) -> None:
+        if self._authorizer is None:
+            return
+        metadata, subject = context.invocation_metadata() or (), _subject(context)
+        caller = self._authorizer.authorize(call.method, context.peer(), metadata, subject)
+        call.caller = caller.name
+        use_caller(caller)
+        structlog.contextvars.bind_contextvars(caller=caller.name)
 
 
-def _around_generator(behaviour: Behaviour, method: str) -> Behaviour:
-    async def call(request: object, context: Context) -> AsyncIterator[object]:
-        use_request_id(_asked_id(context) or uuid.uuid4().hex, context)
+class _Malformed:
+    """Stands for a request whose bytes are no message; the library itself would answer with INTERNAL."""
+
+
+def _tolerant(deserialize: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
         try:
-            async for message in behaviour(request, context):
-                yield message
-        except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
-            await _fail(error, context, method)
+            return deserialize(data)
+        except DecodeError:
+            return _Malformed()
 
-    return call
+    return read
+
+
+def _check_message(request: object) -> None:
+    if isinstance(request, _Malformed):
+        raise InvalidRequest("message", "bytes", "they are not the request's protobuf message")
+
+
+def _subject(context: Context) -> str | None:
+    """Common name of the client's certificate, where TLS asked for one."""
+    names = context.auth_context().get("x509_common_name", ())
+    return next((name.decode(errors="replace") for name in names), None)
+
+
+def _trace_parent(context: Context) -> TraceParent | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == TRACE_KEY and isinstance(value, str):
+            return TraceParent.parse(value)
+    return None
 
 
 def _asked_id(context: Context) -> str | None:

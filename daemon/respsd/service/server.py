@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc.aio
@@ -15,21 +14,36 @@ import structlog
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from respsd.control.policy_change import Operator
 from respsd.engine.api import Engine
 from respsd.errors import SettingsError
+from respsd.service.auth import Access, Authorizer
+from respsd.service.calls import CallObserver, Calls
+from respsd.service.daemon_status import Reports, StatusServicer
 from respsd.service.generation import GenerationServicer
 from respsd.service.health import HealthReporter
 from respsd.service.interceptor import CallInterceptor
 from respsd.service.limits import Limits
+from respsd.service.peers import PeerSocket
+from respsd.service.phase import Lifecycle, Phase
 from respsd.service.policy import PolicyCatalog, PolicyServicer
+from respsd.service.tls import TlsFiles
 from respsd.service.validation import MAX_DRAWN_SEED, RequestReader
-from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
+from respsd_client.v1 import (
+    generation_pb2,
+    generation_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
+    status_pb2,
+    status_pb2_grpc,
+)
 
 log = structlog.get_logger(__name__)
 
 SERVICES = (
     generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,
     policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
+    status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name,
 )
 
 FLUSH_SECONDS = 1.0
@@ -47,6 +61,8 @@ class ServerOptions:
 
     listen: str = "127.0.0.1:7470"
     """HOST:PORT (port 0: any free one) or unix:PATH."""
+    socket: Path | None = None
+    """A UNIX socket besides, for this machine's own commands."""
     max_message_bytes: int = 4 << 20
     """The largest message received; what is sent is bounded by the requests."""
     keepalive_seconds: float = 30.0
@@ -74,23 +90,38 @@ class ServerOptions:
 
 
 class ServiceServer:
-    """Generation, policies, health and reflection on one address. The engine is started and stopped by its owner."""
+    """Generation, policies, status, health and reflection, on a TCP address or a UNIX socket or both. The engine is
+    started and stopped by its owner."""
 
     def __init__(
         self,
         engine: Engine,
         catalog: PolicyCatalog,
         *,
+        operator: Operator | None = None,
         options: ServerOptions | None = None,
         limits: Limits | None = None,
         draw_seed: Callable[[], int] = draw_seed,
+        access: Access | None = None,
+        tls: TlsFiles | None = None,
+        observers: Iterable[CallObserver] = (),
+        reports: Reports | None = None,
+        lifecycle: Lifecycle | None = None,
     ) -> None:
+        """:param access: who may call what; without it everybody may everything."""
         self._engine = engine
         self._catalog = catalog
+        self._operator = operator
         self._options = options or ServerOptions()
         self._reader = RequestReader(engine.model, engine.tokenizer, limits or Limits(), draw_seed)
+        self._access = access
+        self._tls = tls
+        self._reports = reports or Reports()
+        self._lifecycle = lifecycle or Lifecycle()
+        self._calls = Calls(observers)
         self._generation: GenerationServicer | None = None
         self._server: grpc.aio.Server | None = None
+        self._socket: PeerSocket | None = None
         self._cut = asyncio.Event()
         self.health = HealthReporter(SERVICES, self._is_progressing, self._options.health_interval_seconds)
         self.address = self._options.listen
@@ -99,24 +130,40 @@ class ServiceServer:
     async def start(self) -> int:
         """Listen and serve; return the bound port, 0 for a socket file. Raises SettingsError where it cannot listen."""
         self._generation = GenerationServicer(self._engine, self._reader)
-        server = grpc.aio.server(interceptors=[CallInterceptor()], options=self._options.channel_arguments())
-        generation_pb2_grpc.add_GenerationServiceServicer_to_server(self._generation, server)
-        policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyServicer(self._catalog), server)
-        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
-        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        port = _bind(server, self._options.listen)
+        path = self._socket_path()
+        self._socket = PeerSocket(path, self._access or Access()) if path is not None else None
+        authorizer = Authorizer(self._access, self._socket) if self._access is not None else None
+        server = grpc.aio.server(
+            interceptors=[CallInterceptor(self._calls, authorizer)], options=self._options.channel_arguments()
+        )
+        self._add_services(server, self._generation)
+        port = await self._listen(server)
         await server.start()
         await self.health.start()
         self._server = server
         if port:
             self.address = f"{self._options.listen.rpartition(':')[0]}:{port}"
+        self._lifecycle.enter(Phase.READY)
         return port
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Everywhere it listens."""
+        path = self._options.socket
+        return (self.address,) if path is None else (self.address, f"unix:{path}")
+
+    def use_limits(self, limits: Limits) -> None:
+        """Hold requests that come from now on to these limits."""
+        self._reader = replace(self._reader, limits=limits)
+        if self._generation is not None:
+            self._generation.use_reader(self._reader)
 
     async def stop(self, grace_seconds: float) -> None:
         """Drain: say NOT_SERVING, refuse new requests, let running ones finish, cancel the rest at the grace's end."""
         if self._server is None or self._generation is None:
             return
         server, self._server = self._server, None
+        self._lifecycle.enter(Phase.DRAINING)
         await self.health.shut_down()
         self._generation.refuse_new()
         if await self._drained(self._generation, grace_seconds):
@@ -127,6 +174,9 @@ class ServiceServer:
             # The library does not wait for cancelled handlers, which have the engine to tell.
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._generation.wait_idle(), FLUSH_SECONDS)
+        self._lifecycle.enter(Phase.STOPPING)
+        if self._socket is not None:
+            await self._socket.stop()
         self._generation.close()
 
     def cut_off(self) -> None:
@@ -144,24 +194,47 @@ class ServiceServer:
     def _is_progressing(self) -> bool:
         return self._engine.load().seconds_since_progress < self._options.stall_seconds
 
+    def _add_services(self, server: grpc.aio.Server, generation: GenerationServicer) -> None:
+        status = StatusServicer(
+            self._engine,
+            self._calls,
+            self._lifecycle,
+            self._reports,
+            addresses=lambda: self.addresses,
+            is_progressing=self._is_progressing,
+        )
+        generation_pb2_grpc.add_GenerationServiceServicer_to_server(generation, server)
+        policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyServicer(self._catalog, self._operator), server)
+        status_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
+        reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
-def _bind(server: grpc.aio.Server, listen: str) -> int:
-    """Listen; return the port, 0 for a socket file."""
-    is_file = listen.startswith("unix:")
-    if is_file and _answers(Path(listen.removeprefix("unix:").removeprefix("//"))):
-        # gRPC would take a live daemon's socket file away without a word.
-        raise SettingsError(f"listen: another process answers at {listen}")
+    def _socket_path(self) -> Path | None:
+        listen = self._options.listen
+        if listen.startswith("unix:"):
+            return Path(listen.removeprefix("unix:").removeprefix("//"))
+        return self._options.socket
+
+    async def _listen(self, server: grpc.aio.Server) -> int:
+        """Bind the address and the socket; return the port, 0 where there is only a socket."""
+        port = 0
+        if not self._options.listen.startswith("unix:"):
+            port = _bind(server, self._options.listen, self._tls)
+        if self._socket is not None:
+            server.add_insecure_port(self._socket.inner)
+            try:
+                await self._socket.start()
+            except SettingsError:
+                await self._socket.stop()
+                raise
+        return port
+
+
+def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> int:
+    """Listen at HOST:PORT; return the port."""
     try:
-        port = server.add_insecure_port(listen)
+        if tls is not None:
+            return server.add_secure_port(listen, tls.credentials())
+        return server.add_insecure_port(listen)
     except RuntimeError as error:
         raise SettingsError(f"listen: cannot listen at {listen}; is the address this machine's, and free?") from error
-    return 0 if is_file else port
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True

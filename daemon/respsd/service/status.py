@@ -14,7 +14,11 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownPolicy: grpc.StatusCode.NOT_FOUND,
     errors.PolicyRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ChangeRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ArchiveInvalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.EngineFault: grpc.StatusCode.INTERNAL,
@@ -22,6 +26,10 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.DemoModelUnavailable: grpc.StatusCode.INTERNAL,
     errors.SettingsError: grpc.StatusCode.INTERNAL,
     errors.StorageError: grpc.StatusCode.INTERNAL,
+    errors.DatabaseDamaged: grpc.StatusCode.INTERNAL,
+    errors.UpdateFailed: grpc.StatusCode.INTERNAL,
+    errors.LearningPaused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.CalibrationFailed: grpc.StatusCode.INTERNAL,
     errors.TrainingDataError: grpc.StatusCode.INTERNAL,
 }
 

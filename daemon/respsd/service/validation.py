@@ -31,7 +31,7 @@ class RequestReader:
     def read(self, message: GenerateMessage, request_id: str) -> GenerationRequest:
         """The validated request; raises InvalidRequest."""
         sampling = self._sampling(message.sampling)
-        speculation = self._speculation(message.speculation)
+        speculation = self._speculation(message)
         self._check_stops(message.stopping)
         prompt_ids = self.prompt_ids(message.prompt)
         budget, clamped = self._budget(message.stopping, len(prompt_ids))
@@ -159,7 +159,8 @@ class RequestReader:
             include_stop=stopping.include_stop,
         )
 
-    def _speculation(self, speculation: generation_pb2.Speculation) -> Speculation:
+    def _speculation(self, message: GenerateMessage) -> Speculation:
+        speculation = message.speculation
         match speculation.WhichOneof("choice"):
             case "action":
                 return Speculation(action=self._action(speculation))
@@ -170,7 +171,8 @@ class RequestReader:
                 if not speculation.policy:
                     raise InvalidRequest("speculation.policy", "", "it must name a policy version or alias")
                 return Speculation(policy=speculation.policy)
-        return Speculation()
+        # A trial that leaves no rows teaches nothing.
+        return Speculation(exploration_opt_out=speculation.exploration_opt_out or message.learning_opt_out)
 
     def _action(self, speculation: generation_pb2.Speculation) -> Action:
         asked, most = speculation.action, self.limits.largest_action

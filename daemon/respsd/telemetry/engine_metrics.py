@@ -7,9 +7,6 @@ from respsd.engine.hooks import EngineHooks
 from respsd.engine.window import StepMeasure
 from respsd.telemetry.metrics import Metrics
 
-FAULT = "fault"
-"""finish_reason of a request that ended by a fault."""
-
 
 class EngineMetrics(EngineHooks):
     """The engine's hooks, counted."""
@@ -26,16 +23,12 @@ class EngineMetrics(EngineHooks):
         seconds = (step.draft_ns + step.verify_ns + step.other_ns) / 1e9
         self._metrics.tokens_generated(arm, step.committed_tokens, seconds)
         self._metrics.tokens_followed(step.committed_tokens, seconds)
-        self._metrics.step_ran(step.applied, step.drafted_tokens, step.accepted_tokens)
+        self._metrics.step_ran(step.applied, step.drafted_tokens, step.accepted_tokens, step.committed_tokens)
 
     def drafter_fault(self) -> None:
         """A NaN or Inf in the drafts."""
         self._metrics.draft_was_nan()
 
     def after_request(self, finished: RequestFinished) -> None:
-        """A request that ended as asked, cancelled ones included."""
-        self._metrics.request_finished(finished.reason.value)
-
-    def request_failed(self) -> None:
-        """A request that ended by a fault."""
-        self._metrics.request_finished(FAULT)
+        """A request that ended as asked, cancelled ones included; `CallMetrics` counts it with its status."""
+        self._metrics.waited(finished.queue_seconds)

@@ -10,11 +10,12 @@ Tokens per second of an arm, its drafts' acceptance and the mean number of runni
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -24,10 +25,14 @@ from respsd.engine.api import EngineLoad
 from respsd.errors import SettingsError
 from respsd.experience.recorder import RecorderStatus
 
+NO_REASON = "none"
+"""finish_reason of a request that was refused or failed."""
 OTHER = "other"
 """Label of actions outside the table: clients may name any, and each label value is a series for ever."""
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_LENGTH_BUCKETS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 _INTER_TOKEN_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 2.5)
 
 
@@ -39,7 +44,22 @@ class Metrics:
         self.registry = registry
         self._actions = frozenset(actions)
         self._requests = Counter(
-            "respsd_requests", "Finished requests by the reason of their end.", ["finish_reason"], registry=registry
+            "respsd_requests",
+            "Requests that ended, by gRPC status code and reason of the end.",
+            ["code", "finish_reason"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "respsd_request_duration_seconds",
+            "From a request's arrival to its status.",
+            buckets=_REQUEST_BUCKETS,
+            registry=registry,
+        )
+        self._queued = Histogram(
+            "respsd_request_queue_seconds",
+            "What finished requests waited for the engine.",
+            buckets=_FIRST_TOKEN_BUCKETS,
+            registry=registry,
         )
         self._tokens = Counter(
             "respsd_generated_tokens", "Committed tokens by the arm that chose the trees.", ["arm"], registry=registry
@@ -63,22 +83,41 @@ class Metrics:
             registry=registry,
         )
         self._running = Gauge("respsd_running_requests", "Sequences in the engine.", registry=registry)
-        self._waiting = Gauge("respsd_waiting_requests", "Requests that wait for the engine.", registry=registry)
+        self._waiting = Gauge("respsd_queue_depth", "Requests that wait for the engine.", registry=registry)
+        self._stalled = Gauge(
+            "respsd_seconds_since_progress",
+            "Age of the engine's last step while there is work; 0 when idle, infinite once it died.",
+            registry=registry,
+        )
         self._kv_usage = Gauge(
             "respsd_kv_cache_usage_ratio", "Reserved share of the KV cache, 0 to 1.", registry=registry
         )
         self._drafted = Counter("respsd_spec_draft_tokens", "Drafted tokens that were verified.", registry=registry)
         self._accepted = Counter("respsd_spec_accepted_tokens", "Drafted tokens that were kept.", registry=registry)
         self._action_steps = Counter(
-            "respsd_action_steps", "Steps by the action that they ran.", ["action"], registry=registry
+            "respsd_action_steps",
+            "Steps by the action that they ran; 1, 0, 0 is off.",
+            ["tokens", "depth", "topk"],
+            registry=registry,
+        )
+        self._accept_length = Histogram(
+            "respsd_spec_accept_length",
+            "Committed tokens of a step that drafted.",
+            buckets=_LENGTH_BUCKETS,
+            registry=registry,
         )
         self._draft_nan = Counter(
             "respsd_draft_nan", "Steps that decoded plainly because the drafter gave NaN or Inf.", registry=registry
         )
 
-    def request_finished(self, finish_reason: str) -> None:
-        """Count a request that ended, by its FinishReason's value, or `error`."""
-        self._requests.labels(finish_reason).inc()
+    def request_ended(self, code: str, finish_reason: str, seconds: float) -> None:
+        """Count a request, by its status code's name and its FinishReason's value, NO_REASON where there is none."""
+        self._requests.labels(code, finish_reason).inc()
+        self._duration.observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        """Observe what a request waited for the engine."""
+        self._queued.observe(seconds)
 
     def tokens_generated(self, arm: str, tokens: int, decode_seconds: float) -> None:
         """Count committed tokens and the decoding time that they took."""
@@ -94,11 +133,14 @@ class Metrics:
         for _ in range(tokens):
             self._inter_token.observe(seconds / tokens)
 
-    def step_ran(self, action: Action, drafted: int, accepted: int) -> None:
+    def step_ran(self, action: Action, drafted: int, accepted: int, committed: int) -> None:
         """Count a step and what became of its draft."""
-        self._action_steps.labels(str(action) if action in self._actions else OTHER).inc()
+        shape = (action.total_tokens, action.depth, action.top_k) if action in self._actions else (OTHER,) * 3
+        self._action_steps.labels(*shape).inc()
         self._drafted.inc(drafted)
         self._accepted.inc(accepted)
+        if drafted:
+            self._accept_length.observe(committed)
 
     def draft_was_nan(self) -> None:
         """Count a step that lost its speculation to a NaN or Inf of the drafter."""
@@ -109,6 +151,20 @@ class Metrics:
         self._running.set_function(lambda: load().running)
         self._waiting.set_function(lambda: load().waiting)
         self._kv_usage.set_function(lambda: _usage(load()))
+        self._stalled.set_function(lambda: load().seconds_since_progress)
+
+    def watch_process(self) -> None:
+        """Let the process tell its memory, processor time and open files at each scrape."""
+        ProcessCollector(registry=self.registry)
+
+    def watch_phase(self, phase: Callable[[], str], phases: Sequence[str]) -> None:
+        """Read where the daemon stands whenever the metrics are scraped."""
+        self.registry.register(_AtScrape(lambda: _phase_metrics(phase(), phases)))
+
+    def watch_log_file(self, file: Path) -> None:
+        """Read the size of the experience log's write-ahead file whenever the metrics are scraped."""
+        wal = file.with_name(f"{file.name}-wal")
+        self.registry.register(_AtScrape(lambda: _wal_metrics(wal)))
 
     def watch_recorder(self, status: Callable[[], RecorderStatus]) -> None:
         """Read what became of the experience log's rows whenever the metrics are scraped."""
@@ -137,6 +193,18 @@ def _recorder_metrics(status: RecorderStatus) -> Iterator[Metric]:
     for reason, rows in status.dropped_rows.items():
         dropped.add_metric([reason], rows)
     yield dropped
+
+
+def _phase_metrics(now: str, phases: Sequence[str]) -> Iterator[Metric]:
+    states = GaugeMetricFamily("respsd_phase", "1 for the phase that the daemon is in.", labels=["phase"])
+    for phase in phases:
+        states.add_metric([phase], phase == now)
+    yield states
+
+
+def _wal_metrics(wal: Path) -> Iterator[Metric]:
+    size = wal.stat().st_size if wal.exists() else 0
+    yield GaugeMetricFamily("respsd_db_wal_bytes", "Size of the experience log's write-ahead file.", value=size)
 
 
 def _policy_metrics(serving: Mapping[str, int | None]) -> Iterator[Metric]:

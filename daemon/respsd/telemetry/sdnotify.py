@@ -1,4 +1,4 @@
-"""Word to systemd (`Type=notify`): datagrams to the socket that $NOTIFY_SOCKET names; nothing without one.
+"""Word to systemd (`Type=notify-reload`): datagrams to the socket that $NOTIFY_SOCKET names; nothing without one.
 
 The protocol is sd_notify(3)'s: lines of NAME=VALUE.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 import structlog
@@ -38,6 +39,11 @@ class Notifier:
     def ready(self) -> None:
         """The daemon serves."""
         self._send("READY=1")
+
+    def reloading(self) -> None:
+        """Settings are being read again; `ready` follows, after good ones and bad ones alike."""
+        microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000  # the clock that systemd compares with
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={microseconds}")
 
     def stopping(self) -> None:
         """The daemon drains and then ends."""

@@ -546,10 +546,13 @@ class Speculation(_message.Message):
     ACTION_FIELD_NUMBER: _builtins.int
     OFF_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    EXPLORATION_OPT_OUT_FIELD_NUMBER: _builtins.int
     off: _builtins.bool
     """True: no draft trees, plain decoding. False is the same as no choice."""
     policy: _builtins.str
     """A stored policy by version number or alias."""
+    exploration_opt_out: _builtins.bool
+    """Never try other draft trees on this request: the daemon's default policy chooses, no explorer and no rollout."""
     @_builtins.property
     def action(self) -> _action_pb2.Action:
         """This shape for every step."""
@@ -560,10 +563,11 @@ class Speculation(_message.Message):
         action: _action_pb2.Action | None = ...,
         off: _builtins.bool = ...,
         policy: _builtins.str = ...,
+        exploration_opt_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "choice", b"choice", "off", b"off", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "choice", b"choice", "off", b"off", "policy", b"policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "choice", b"choice", "exploration_opt_out", b"exploration_opt_out", "off", b"off", "policy", b"policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_choice: _TypeAlias = _typing.Literal["action", "off", "policy"]  # noqa: Y015
     _WhichOneofArgType_choice: _TypeAlias = _typing.Literal["choice", b"choice"]  # noqa: Y015

@@ -44,18 +44,30 @@ class ListPoliciesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POLICIES_FIELD_NUMBER: _builtins.int
+    PIN_FIELD_NUMBER: _builtins.int
+    FREEZE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Policy]:
         """Ascending by version."""
+
+    @_builtins.property
+    def pin(self) -> Global___Flag:
+        """Set while the champion is pinned."""
+
+    @_builtins.property
+    def freeze(self) -> Global___Flag:
+        """Set while learning is frozen."""
 
     def __init__(
         self,
         *,
         policies: _abc.Iterable[Global___Policy] | None = ...,
+        pin: Global___Flag | None = ...,
+        freeze: Global___Flag | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["freeze", b"freeze", "pin", b"pin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policies", b"policies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freeze", b"freeze", "pin", b"pin", "policies", b"policies"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,3 +135,784 @@ class Policy(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens_per_second) -> _WhichOneofReturnType__tokens_per_second | None: ...
 
 Global___Policy: _TypeAlias = Policy  # noqa: Y015
+
+@_typing.final
+class Flag(_message.Message):
+    """Flag is something that a person or a machine has decreed until further notice."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    actor: _builtins.str
+    """Who set it: `operator:NAME` for a person, else the machine's own word."""
+    reason: _builtins.str
+    """Why."""
+    version: _builtins.int
+    """The pinned champion; unset for a freeze."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When it was set."""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        version: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "at", b"at", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "actor", b"actor", "at", b"at", "reason", b"reason", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___Flag: _TypeAlias = Flag  # noqa: Y015
+
+@_typing.final
+class Intent(_message.Message):
+    """Intent is who asks for a change and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """For the audit log; at most 500 characters."""
+    actor: _builtins.str
+    """The person's name, for the audit log; where the daemon knows its callers, it takes the name that it knows."""
+    dry_run: _builtins.bool
+    """Check everything and say what would change, and change nothing."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "dry_run", b"dry_run", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Intent: _TypeAlias = Intent  # noqa: Y015
+
+@_typing.final
+class HistoryEntry(_message.Message):
+    """HistoryEntry is one entry of the audit log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    FROM_VERSION_FIELD_NUMBER: _builtins.int
+    TO_VERSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Ascending in the order of the changes; 0 in the answer to a dry run."""
+    actor: _builtins.str
+    """Who: `operator:NAME` for a person, else the machine's own word."""
+    event: _builtins.str
+    """What, in the store's words: create, import, promote, rollback, alias, quarantine, remove, pin, freeze, ..."""
+    alias: _builtins.str
+    """The alias that was moved; unset where none was."""
+    from_version: _builtins.int
+    """Where it pointed, or the version that ceased to be something; unset where there is none."""
+    to_version: _builtins.int
+    """Where it points now, or the version that became something; unset where there is none."""
+    reason: _builtins.str
+    """Why."""
+    figures: _builtins.str
+    """The figures that the change rests on, a JSON object; unset where there are none."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        actor: _builtins.str = ...,
+        event: _builtins.str = ...,
+        alias: _builtins.str | None = ...,
+        from_version: _builtins.int | None = ...,
+        to_version: _builtins.int | None = ...,
+        reason: _builtins.str = ...,
+        figures: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alias", b"_alias", "_figures", b"_figures", "_from_version", b"_from_version", "_to_version", b"_to_version", "alias", b"alias", "at", b"at", "figures", b"figures", "from_version", b"from_version", "to_version", b"to_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alias", b"_alias", "_figures", b"_figures", "_from_version", b"_from_version", "_to_version", b"_to_version", "actor", b"actor", "alias", b"alias", "at", b"at", "event", b"event", "figures", b"figures", "from_version", b"from_version", "id", b"id", "reason", b"reason", "to_version", b"to_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__alias: _TypeAlias = _typing.Literal["alias"]  # noqa: Y015
+    _WhichOneofArgType__alias: _TypeAlias = _typing.Literal["_alias", b"_alias"]  # noqa: Y015
+    _WhichOneofReturnType__figures: _TypeAlias = _typing.Literal["figures"]  # noqa: Y015
+    _WhichOneofArgType__figures: _TypeAlias = _typing.Literal["_figures", b"_figures"]  # noqa: Y015
+    _WhichOneofReturnType__from_version: _TypeAlias = _typing.Literal["from_version"]  # noqa: Y015
+    _WhichOneofArgType__from_version: _TypeAlias = _typing.Literal["_from_version", b"_from_version"]  # noqa: Y015
+    _WhichOneofReturnType__to_version: _TypeAlias = _typing.Literal["to_version"]  # noqa: Y015
+    _WhichOneofArgType__to_version: _TypeAlias = _typing.Literal["_to_version", b"_to_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__alias) -> _WhichOneofReturnType__alias | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__figures) -> _WhichOneofReturnType__figures | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__from_version) -> _WhichOneofReturnType__from_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_version) -> _WhichOneofReturnType__to_version | None: ...
+
+Global___HistoryEntry: _TypeAlias = HistoryEntry  # noqa: Y015
+
+@_typing.final
+class PolicyChange(_message.Message):
+    """PolicyChange is what a call changed, or would change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Whether this was a dry run."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEntry]:
+        """In order; none where everything was as asked for already."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___HistoryEntry] | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyChange: _TypeAlias = PolicyChange  # noqa: Y015
+
+@_typing.final
+class GetPolicyRequest(_message.Message):
+    """GetPolicyRequest names a version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPolicyRequest: _TypeAlias = GetPolicyRequest  # noqa: Y015
+
+@_typing.final
+class GetPolicyResponse(_message.Message):
+    """GetPolicyResponse is a version as stored."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    manifest: _builtins.str
+    """Its manifest, a JSON object; empty where it cannot be read."""
+    fault: _builtins.str
+    """What is wrong with its files; unset where they verify."""
+    @_builtins.property
+    def policy(self) -> Global___Policy:
+        """As ListPolicies has it."""
+
+    def __init__(
+        self,
+        *,
+        policy: Global___Policy | None = ...,
+        manifest: _builtins.str = ...,
+        fault: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fault", b"_fault", "fault", b"fault", "policy", b"policy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fault", b"_fault", "fault", b"fault", "manifest", b"manifest", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fault: _TypeAlias = _typing.Literal["fault"]  # noqa: Y015
+    _WhichOneofArgType__fault: _TypeAlias = _typing.Literal["_fault", b"_fault"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fault) -> _WhichOneofReturnType__fault | None: ...
+
+Global___GetPolicyResponse: _TypeAlias = GetPolicyResponse  # noqa: Y015
+
+@_typing.final
+class ListHistoryRequest(_message.Message):
+    """ListHistoryRequest says which entries are wanted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    ALIAS_FIELD_NUMBER: _builtins.int
+    BEFORE_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Entries about this version, by number or alias; empty: about any."""
+    alias: _builtins.str
+    """Moves of this alias; empty: any entries."""
+    before_id: _builtins.int
+    """Entries older than this one, for the next page; 0: from the newest."""
+    limit: _builtins.int
+    """The newest so many, at most 1000; 0: 100."""
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        alias: _builtins.str = ...,
+        before_id: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alias", b"alias", "before_id", b"before_id", "limit", b"limit", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHistoryRequest: _TypeAlias = ListHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ListHistoryResponse(_message.Message):
+    """ListHistoryResponse is entries of the audit log."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEntry]:
+        """The newest that were asked for, oldest first."""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___HistoryEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHistoryResponse: _TypeAlias = ListHistoryResponse  # noqa: Y015
+
+@_typing.final
+class PromotePolicyRequest(_message.Message):
+    """PromotePolicyRequest names the new champion."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyRequest: _TypeAlias = PromotePolicyRequest  # noqa: Y015
+
+@_typing.final
+class PromotePolicyResponse(_message.Message):
+    """PromotePolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyResponse: _TypeAlias = PromotePolicyResponse  # noqa: Y015
+
+@_typing.final
+class RollbackPolicyRequest(_message.Message):
+    """RollbackPolicyRequest names what to go back to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """A former champion, by number or alias; empty: the newest good one before the present champion, at last the
+    baseline.
+    """
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackPolicyRequest: _TypeAlias = RollbackPolicyRequest  # noqa: Y015
+
+@_typing.final
+class RollbackPolicyResponse(_message.Message):
+    """RollbackPolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackPolicyResponse: _TypeAlias = RollbackPolicyResponse  # noqa: Y015
+
+@_typing.final
+class PinPolicyRequest(_message.Message):
+    """PinPolicyRequest names the champion to be pinned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinPolicyRequest: _TypeAlias = PinPolicyRequest  # noqa: Y015
+
+@_typing.final
+class PinPolicyResponse(_message.Message):
+    """PinPolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinPolicyResponse: _TypeAlias = PinPolicyResponse  # noqa: Y015
+
+@_typing.final
+class UnpinPolicyRequest(_message.Message):
+    """UnpinPolicyRequest takes the pin back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinPolicyRequest: _TypeAlias = UnpinPolicyRequest  # noqa: Y015
+
+@_typing.final
+class UnpinPolicyResponse(_message.Message):
+    """UnpinPolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinPolicyResponse: _TypeAlias = UnpinPolicyResponse  # noqa: Y015
+
+@_typing.final
+class FreezeLearningRequest(_message.Message):
+    """FreezeLearningRequest freezes learning."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreezeLearningRequest: _TypeAlias = FreezeLearningRequest  # noqa: Y015
+
+@_typing.final
+class FreezeLearningResponse(_message.Message):
+    """FreezeLearningResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FreezeLearningResponse: _TypeAlias = FreezeLearningResponse  # noqa: Y015
+
+@_typing.final
+class UnfreezeLearningRequest(_message.Message):
+    """UnfreezeLearningRequest takes the freeze back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnfreezeLearningRequest: _TypeAlias = UnfreezeLearningRequest  # noqa: Y015
+
+@_typing.final
+class UnfreezeLearningResponse(_message.Message):
+    """UnfreezeLearningResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnfreezeLearningResponse: _TypeAlias = UnfreezeLearningResponse  # noqa: Y015
+
+@_typing.final
+class ExportPolicyRequest(_message.Message):
+    """ExportPolicyRequest names a version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportPolicyRequest: _TypeAlias = ExportPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ExportPolicyResponse(_message.Message):
+    """ExportPolicyResponse is an exported version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARCHIVE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    archive: _builtins.bytes
+    """A tar of its manifest and its weights."""
+    version: _builtins.int
+    """Its number here."""
+    def __init__(
+        self,
+        *,
+        archive: _builtins.bytes = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportPolicyResponse: _TypeAlias = ExportPolicyResponse  # noqa: Y015
+
+@_typing.final
+class ImportPolicyRequest(_message.Message):
+    """ImportPolicyRequest is a version from another store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARCHIVE_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    archive: _builtins.bytes
+    """As ExportPolicy gave it; at most 64 MiB, and no more than the daemon takes in one message."""
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        archive: _builtins.bytes = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive", b"archive", "intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPolicyRequest: _TypeAlias = ImportPolicyRequest  # noqa: Y015
+
+@_typing.final
+class ImportPolicyResponse(_message.Message):
+    """ImportPolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed; the version has the number that its entry says."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportPolicyResponse: _TypeAlias = ImportPolicyResponse  # noqa: Y015
+
+@_typing.final
+class DeletePolicyRequest(_message.Message):
+    """DeletePolicyRequest names a version to be deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePolicyRequest: _TypeAlias = DeletePolicyRequest  # noqa: Y015
+
+@_typing.final
+class DeletePolicyResponse(_message.Message):
+    """DeletePolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePolicyResponse: _TypeAlias = DeletePolicyResponse  # noqa: Y015
+
+@_typing.final
+class TrainNowRequest(_message.Message):
+    """TrainNowRequest asks for an update of the learner."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainNowRequest: _TypeAlias = TrainNowRequest  # noqa: Y015
+
+@_typing.final
+class TrainNowResponse(_message.Message):
+    """TrainNowResponse is what was started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: _builtins.int
+    started: _builtins.str
+    """In a sentence."""
+    def __init__(
+        self,
+        *,
+        started: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["started", b"started"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainNowResponse: _TypeAlias = TrainNowResponse  # noqa: Y015

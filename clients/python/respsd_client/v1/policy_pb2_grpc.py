@@ -26,7 +26,11 @@ if _version_not_supported:
 
 
 class PolicyServiceStub(object):
-    """PolicyService shows the policy versions that choose draft trees.
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
     """
 
     def __init__(self, channel):
@@ -40,14 +44,162 @@ class PolicyServiceStub(object):
                 request_serializer=respsd_dot_v1_dot_policy__pb2.ListPoliciesRequest.SerializeToString,
                 response_deserializer=respsd_dot_v1_dot_policy__pb2.ListPoliciesResponse.FromString,
                 _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/GetPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.GetPolicyResponse.FromString,
+                _registered_method=True)
+        self.ListHistory = channel.unary_unary(
+                '/respsd.v1.PolicyService/ListHistory',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.ListHistoryResponse.FromString,
+                _registered_method=True)
+        self.PromotePolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/PromotePolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.PromotePolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.PromotePolicyResponse.FromString,
+                _registered_method=True)
+        self.RollbackPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/RollbackPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.FromString,
+                _registered_method=True)
+        self.PinPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/PinPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.PinPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.PinPolicyResponse.FromString,
+                _registered_method=True)
+        self.UnpinPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/UnpinPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.UnpinPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.UnpinPolicyResponse.FromString,
+                _registered_method=True)
+        self.FreezeLearning = channel.unary_unary(
+                '/respsd.v1.PolicyService/FreezeLearning',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.FreezeLearningRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.FreezeLearningResponse.FromString,
+                _registered_method=True)
+        self.UnfreezeLearning = channel.unary_unary(
+                '/respsd.v1.PolicyService/UnfreezeLearning',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.UnfreezeLearningRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.UnfreezeLearningResponse.FromString,
+                _registered_method=True)
+        self.ExportPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/ExportPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.ExportPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.ExportPolicyResponse.FromString,
+                _registered_method=True)
+        self.ImportPolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/ImportPolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.ImportPolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.ImportPolicyResponse.FromString,
+                _registered_method=True)
+        self.DeletePolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/DeletePolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.DeletePolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.DeletePolicyResponse.FromString,
+                _registered_method=True)
+        self.TrainNow = channel.unary_unary(
+                '/respsd.v1.PolicyService/TrainNow',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.TrainNowRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.TrainNowResponse.FromString,
+                _registered_method=True)
 
 
 class PolicyServiceServicer(object):
-    """PolicyService shows the policy versions that choose draft trees.
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
     """
 
     def ListPolicies(self, request, context):
         """ListPolicies lists every stored version, oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """GetPolicy tells everything about one version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHistory(self, request, context):
+        """ListHistory lists what was changed, by whom and why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PromotePolicy(self, request, context):
+        """PromotePolicy makes a version the champion; the champion before it becomes last-good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollbackPolicy(self, request, context):
+        """RollbackPolicy brings a former champion back and quarantines the present one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinPolicy(self, request, context):
+        """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinPolicy(self, request, context):
+        """UnpinPolicy lets the champion be moved again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FreezeLearning(self, request, context):
+        """FreezeLearning stops learning: no new learner, no new candidate, no training.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnfreezeLearning(self, request, context):
+        """UnfreezeLearning lets learning go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportPolicy(self, request, context):
+        """ExportPolicy gives a version as an archive for another store.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportPolicy(self, request, context):
+        """ImportPolicy stores an archive's version under a new number; refused (INVALID_ARGUMENT) on any doubt about it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePolicy(self, request, context):
+        """DeletePolicy deletes a version that no alias points to.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrainNow(self, request, context):
+        """TrainNow starts an update of the learner without waiting for its time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +213,66 @@ def add_PolicyServiceServicer_to_server(servicer, server):
                     request_deserializer=respsd_dot_v1_dot_policy__pb2.ListPoliciesRequest.FromString,
                     response_serializer=respsd_dot_v1_dot_policy__pb2.ListPoliciesResponse.SerializeToString,
             ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.GetPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.GetPolicyResponse.SerializeToString,
+            ),
+            'ListHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHistory,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.ListHistoryRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.ListHistoryResponse.SerializeToString,
+            ),
+            'PromotePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromotePolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.PromotePolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.PromotePolicyResponse.SerializeToString,
+            ),
+            'RollbackPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollbackPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.SerializeToString,
+            ),
+            'PinPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.PinPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.PinPolicyResponse.SerializeToString,
+            ),
+            'UnpinPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.UnpinPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.UnpinPolicyResponse.SerializeToString,
+            ),
+            'FreezeLearning': grpc.unary_unary_rpc_method_handler(
+                    servicer.FreezeLearning,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.FreezeLearningRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.FreezeLearningResponse.SerializeToString,
+            ),
+            'UnfreezeLearning': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnfreezeLearning,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.UnfreezeLearningRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.UnfreezeLearningResponse.SerializeToString,
+            ),
+            'ExportPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.ExportPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.ExportPolicyResponse.SerializeToString,
+            ),
+            'ImportPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportPolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.ImportPolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.ImportPolicyResponse.SerializeToString,
+            ),
+            'DeletePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.DeletePolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.DeletePolicyResponse.SerializeToString,
+            ),
+            'TrainNow': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrainNow,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.TrainNowRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.TrainNowResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'respsd.v1.PolicyService', rpc_method_handlers)
@@ -70,7 +282,11 @@ def add_PolicyServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PolicyService(object):
-    """PolicyService shows the policy versions that choose draft trees.
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
     """
 
     @staticmethod
@@ -90,6 +306,330 @@ class PolicyService(object):
             '/respsd.v1.PolicyService/ListPolicies',
             respsd_dot_v1_dot_policy__pb2.ListPoliciesRequest.SerializeToString,
             respsd_dot_v1_dot_policy__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/GetPolicy',
+            respsd_dot_v1_dot_policy__pb2.GetPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.GetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/ListHistory',
+            respsd_dot_v1_dot_policy__pb2.ListHistoryRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.ListHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromotePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/PromotePolicy',
+            respsd_dot_v1_dot_policy__pb2.PromotePolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.PromotePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollbackPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/RollbackPolicy',
+            respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/PinPolicy',
+            respsd_dot_v1_dot_policy__pb2.PinPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.PinPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/UnpinPolicy',
+            respsd_dot_v1_dot_policy__pb2.UnpinPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.UnpinPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FreezeLearning(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/FreezeLearning',
+            respsd_dot_v1_dot_policy__pb2.FreezeLearningRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.FreezeLearningResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnfreezeLearning(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/UnfreezeLearning',
+            respsd_dot_v1_dot_policy__pb2.UnfreezeLearningRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.UnfreezeLearningResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/ExportPolicy',
+            respsd_dot_v1_dot_policy__pb2.ExportPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.ExportPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/ImportPolicy',
+            respsd_dot_v1_dot_policy__pb2.ImportPolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.ImportPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/DeletePolicy',
+            respsd_dot_v1_dot_policy__pb2.DeletePolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.DeletePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrainNow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/TrainNow',
+            respsd_dot_v1_dot_policy__pb2.TrainNowRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.TrainNowResponse.FromString,
             options,
             channel_credentials,
             insecure,

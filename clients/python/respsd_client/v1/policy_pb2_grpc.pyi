@@ -27,7 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class PolicyServiceStub:
-    """PolicyService shows the policy versions that choose draft trees."""
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,17 +40,75 @@ class PolicyServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PolicyServiceAsyncStub: ...
     ListPolicies: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ListPoliciesRequest, _policy_pb2.ListPoliciesResponse]
     """ListPolicies lists every stored version, oldest first."""
+    GetPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyRequest, _policy_pb2.GetPolicyResponse]
+    """GetPolicy tells everything about one version."""
+    ListHistory: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ListHistoryRequest, _policy_pb2.ListHistoryResponse]
+    """ListHistory lists what was changed, by whom and why."""
+    PromotePolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.PromotePolicyRequest, _policy_pb2.PromotePolicyResponse]
+    """PromotePolicy makes a version the champion; the champion before it becomes last-good."""
+    RollbackPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.RollbackPolicyRequest, _policy_pb2.RollbackPolicyResponse]
+    """RollbackPolicy brings a former champion back and quarantines the present one."""
+    PinPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.PinPolicyRequest, _policy_pb2.PinPolicyResponse]
+    """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy."""
+    UnpinPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.UnpinPolicyRequest, _policy_pb2.UnpinPolicyResponse]
+    """UnpinPolicy lets the champion be moved again."""
+    FreezeLearning: _grpc.UnaryUnaryMultiCallable[_policy_pb2.FreezeLearningRequest, _policy_pb2.FreezeLearningResponse]
+    """FreezeLearning stops learning: no new learner, no new candidate, no training."""
+    UnfreezeLearning: _grpc.UnaryUnaryMultiCallable[_policy_pb2.UnfreezeLearningRequest, _policy_pb2.UnfreezeLearningResponse]
+    """UnfreezeLearning lets learning go on."""
+    ExportPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ExportPolicyRequest, _policy_pb2.ExportPolicyResponse]
+    """ExportPolicy gives a version as an archive for another store."""
+    ImportPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.ImportPolicyRequest, _policy_pb2.ImportPolicyResponse]
+    """ImportPolicy stores an archive's version under a new number; refused (INVALID_ARGUMENT) on any doubt about it."""
+    DeletePolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.DeletePolicyRequest, _policy_pb2.DeletePolicyResponse]
+    """DeletePolicy deletes a version that no alias points to."""
+    TrainNow: _grpc.UnaryUnaryMultiCallable[_policy_pb2.TrainNowRequest, _policy_pb2.TrainNowResponse]
+    """TrainNow starts an update of the learner without waiting for its time."""
 
 @_typing.type_check_only
 class PolicyServiceAsyncStub(PolicyServiceStub):
-    """PolicyService shows the policy versions that choose draft trees."""
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListPolicies: _aio.UnaryUnaryMultiCallable[_policy_pb2.ListPoliciesRequest, _policy_pb2.ListPoliciesResponse]  # type: ignore[assignment]
     """ListPolicies lists every stored version, oldest first."""
+    GetPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.GetPolicyRequest, _policy_pb2.GetPolicyResponse]  # type: ignore[assignment]
+    """GetPolicy tells everything about one version."""
+    ListHistory: _aio.UnaryUnaryMultiCallable[_policy_pb2.ListHistoryRequest, _policy_pb2.ListHistoryResponse]  # type: ignore[assignment]
+    """ListHistory lists what was changed, by whom and why."""
+    PromotePolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.PromotePolicyRequest, _policy_pb2.PromotePolicyResponse]  # type: ignore[assignment]
+    """PromotePolicy makes a version the champion; the champion before it becomes last-good."""
+    RollbackPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.RollbackPolicyRequest, _policy_pb2.RollbackPolicyResponse]  # type: ignore[assignment]
+    """RollbackPolicy brings a former champion back and quarantines the present one."""
+    PinPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.PinPolicyRequest, _policy_pb2.PinPolicyResponse]  # type: ignore[assignment]
+    """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy."""
+    UnpinPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.UnpinPolicyRequest, _policy_pb2.UnpinPolicyResponse]  # type: ignore[assignment]
+    """UnpinPolicy lets the champion be moved again."""
+    FreezeLearning: _aio.UnaryUnaryMultiCallable[_policy_pb2.FreezeLearningRequest, _policy_pb2.FreezeLearningResponse]  # type: ignore[assignment]
+    """FreezeLearning stops learning: no new learner, no new candidate, no training."""
+    UnfreezeLearning: _aio.UnaryUnaryMultiCallable[_policy_pb2.UnfreezeLearningRequest, _policy_pb2.UnfreezeLearningResponse]  # type: ignore[assignment]
+    """UnfreezeLearning lets learning go on."""
+    ExportPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.ExportPolicyRequest, _policy_pb2.ExportPolicyResponse]  # type: ignore[assignment]
+    """ExportPolicy gives a version as an archive for another store."""
+    ImportPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.ImportPolicyRequest, _policy_pb2.ImportPolicyResponse]  # type: ignore[assignment]
+    """ImportPolicy stores an archive's version under a new number; refused (INVALID_ARGUMENT) on any doubt about it."""
+    DeletePolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.DeletePolicyRequest, _policy_pb2.DeletePolicyResponse]  # type: ignore[assignment]
+    """DeletePolicy deletes a version that no alias points to."""
+    TrainNow: _aio.UnaryUnaryMultiCallable[_policy_pb2.TrainNowRequest, _policy_pb2.TrainNowResponse]  # type: ignore[assignment]
+    """TrainNow starts an update of the learner without waiting for its time."""
 
 class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
-    """PolicyService shows the policy versions that choose draft trees."""
+    """PolicyService shows and changes the policy versions that choose draft trees.
+
+    Calls that change something say who asks and why, can be tried without effect (`intent.dry_run`), and answer with
+    the entries that the audit log got; where everything was as asked for already, there is none. A version that cannot
+    serve, a pin, a freeze or an alias in the way is FAILED_PRECONDITION, and then nothing has changed.
+    """
 
     @_abc_1.abstractmethod
     def ListPolicies(
@@ -54,5 +117,101 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.ListPoliciesResponse, _abc.Awaitable[_policy_pb2.ListPoliciesResponse]]:
         """ListPolicies lists every stored version, oldest first."""
+
+    @_abc_1.abstractmethod
+    def GetPolicy(
+        self,
+        request: _policy_pb2.GetPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.GetPolicyResponse, _abc.Awaitable[_policy_pb2.GetPolicyResponse]]:
+        """GetPolicy tells everything about one version."""
+
+    @_abc_1.abstractmethod
+    def ListHistory(
+        self,
+        request: _policy_pb2.ListHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.ListHistoryResponse, _abc.Awaitable[_policy_pb2.ListHistoryResponse]]:
+        """ListHistory lists what was changed, by whom and why."""
+
+    @_abc_1.abstractmethod
+    def PromotePolicy(
+        self,
+        request: _policy_pb2.PromotePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.PromotePolicyResponse, _abc.Awaitable[_policy_pb2.PromotePolicyResponse]]:
+        """PromotePolicy makes a version the champion; the champion before it becomes last-good."""
+
+    @_abc_1.abstractmethod
+    def RollbackPolicy(
+        self,
+        request: _policy_pb2.RollbackPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.RollbackPolicyResponse, _abc.Awaitable[_policy_pb2.RollbackPolicyResponse]]:
+        """RollbackPolicy brings a former champion back and quarantines the present one."""
+
+    @_abc_1.abstractmethod
+    def PinPolicy(
+        self,
+        request: _policy_pb2.PinPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.PinPolicyResponse, _abc.Awaitable[_policy_pb2.PinPolicyResponse]]:
+        """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy."""
+
+    @_abc_1.abstractmethod
+    def UnpinPolicy(
+        self,
+        request: _policy_pb2.UnpinPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.UnpinPolicyResponse, _abc.Awaitable[_policy_pb2.UnpinPolicyResponse]]:
+        """UnpinPolicy lets the champion be moved again."""
+
+    @_abc_1.abstractmethod
+    def FreezeLearning(
+        self,
+        request: _policy_pb2.FreezeLearningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.FreezeLearningResponse, _abc.Awaitable[_policy_pb2.FreezeLearningResponse]]:
+        """FreezeLearning stops learning: no new learner, no new candidate, no training."""
+
+    @_abc_1.abstractmethod
+    def UnfreezeLearning(
+        self,
+        request: _policy_pb2.UnfreezeLearningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.UnfreezeLearningResponse, _abc.Awaitable[_policy_pb2.UnfreezeLearningResponse]]:
+        """UnfreezeLearning lets learning go on."""
+
+    @_abc_1.abstractmethod
+    def ExportPolicy(
+        self,
+        request: _policy_pb2.ExportPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.ExportPolicyResponse, _abc.Awaitable[_policy_pb2.ExportPolicyResponse]]:
+        """ExportPolicy gives a version as an archive for another store."""
+
+    @_abc_1.abstractmethod
+    def ImportPolicy(
+        self,
+        request: _policy_pb2.ImportPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.ImportPolicyResponse, _abc.Awaitable[_policy_pb2.ImportPolicyResponse]]:
+        """ImportPolicy stores an archive's version under a new number; refused (INVALID_ARGUMENT) on any doubt about it."""
+
+    @_abc_1.abstractmethod
+    def DeletePolicy(
+        self,
+        request: _policy_pb2.DeletePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.DeletePolicyResponse, _abc.Awaitable[_policy_pb2.DeletePolicyResponse]]:
+        """DeletePolicy deletes a version that no alias points to."""
+
+    @_abc_1.abstractmethod
+    def TrainNow(
+        self,
+        request: _policy_pb2.TrainNowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.TrainNowResponse, _abc.Awaitable[_policy_pb2.TrainNowResponse]]:
+        """TrainNow starts an update of the learner without waiting for its time."""
 
 def add_PolicyServiceServicer_to_server(servicer: PolicyServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,62 @@
+"""How a client proves who it is, and how it knows the daemon: TLS and bearer tokens.
+
+Both can come from the environment, so that they stand in no program: `RESPSD_TOKEN` is the token, `RESPSD_CA` a file of
+authorities, which turns TLS on.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+TOKEN_VARIABLE = "RESPSD_TOKEN"
+CA_VARIABLE = "RESPSD_CA"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Encrypt, with PEM files; `Tls()` trusts the system's authorities."""
+
+    ca: str | Path | None = None
+    """Authorities that the daemon's certificate must come from; None for the system's."""
+    certificate: str | Path | None = None
+    """This client's own certificate, where the daemon asks for one; `key` goes with it."""
+    key: str | Path | None = None
+    server_name: str | None = None
+    """Name that the daemon's certificate must have, where it is not the address's host."""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """As gRPC wants them; raises OSError where a file cannot be read, ValueError where one is missing."""
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("give both certificate and key, or neither")
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client was given, completed from the environment."""
+
+    tls: Tls | None
+    token: str | None
+
+    @classmethod
+    def of(cls, address: str, *, is_local: bool, tls: Tls | None, token: str | None) -> Credentials:
+        """:param is_local: whether the address is this machine's; elsewhere a token without TLS is a ValueError."""
+        if tls is None and not address.startswith("unix:") and (ca := os.environ.get(CA_VARIABLE)):
+            tls = Tls(ca=ca)
+        token = token or os.environ.get(TOKEN_VARIABLE) or None
+        if token is not None and tls is None and not is_local:
+            raise ValueError(f"the token would travel to {address} unencrypted; give tls too")
+        return cls(tls, token)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+
+def _read(file: str | Path | None) -> bytes | None:
+    return None if file is None else Path(file).read_bytes()

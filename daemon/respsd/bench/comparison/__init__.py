@@ -1,0 +1,1 @@
+"""Several ways to decode, side by side on the same questions."""

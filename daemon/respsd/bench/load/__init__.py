@@ -1,0 +1,1 @@
+"""A running daemon under load."""

@@ -1,0 +1,60 @@
+"""The calibration that a starting daemon serves by: a stored one, or a new measurement, or none."""
+
+from __future__ import annotations
+
+import structlog
+
+from respsd.calibration.measure import calibrate, setup_of
+from respsd.calibration.record import Calibration, CalibrationFiles
+from respsd.clock import Clock
+from respsd.control.action import ActionTable
+from respsd.engine.assembly import Models
+from respsd.errors import RespsdError
+from respsd.paths import CALIBRATIONS
+from respsd.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Calibration | None:
+    """What is known of these models on this machine; None where nothing is. Call it while no engine runs.
+
+    A measurement that fails costs the start nothing but its time: the daemon serves by its built-in baseline.
+    """
+    table = settings.control.table()
+    if models.drafter is None or table.largest.is_off:
+        return None
+    files = CalibrationFiles(settings.state_dir / CALIBRATIONS)
+    setup = setup_of(models)
+    stored = files.load(setup, table.largest)
+    wanted = {"auto": stored is None, "always": True, "never": False}[settings.calibration.at_start]
+    if not wanted:
+        if stored is not None:
+            log.info("calibration_reused", file=str(files.path(setup)), created=stored.created)
+        return stored
+    log.info("calibrating", about_seconds=settings.calibration.seconds)
+    try:
+        calibration = calibrate(
+            models,
+            table,
+            seconds=settings.calibration.seconds,
+            max_running=settings.engine.max_running,
+            clock=clock,
+        )
+    except RespsdError as fault:
+        log.error("calibration_failed", fault=str(fault))
+        return stored
+    say_baseline(calibration, table)
+    try:
+        files.save(calibration)
+    except OSError as fault:
+        log.error("calibration_not_stored", fault=str(fault))
+    return calibration
+
+
+def say_baseline(calibration: Calibration, table: ActionTable) -> None:
+    """Log the constant action that was found best, and where no tree helps, that."""
+    baseline = calibration.baseline(table)
+    log.info("calibrated", baseline=str(baseline), fit_error=calibration.model.cost.fit_error)
+    if baseline.is_off:
+        log.warning("drafter_gains_nothing", detail="no tree makes decoding faster here; the baseline is 'off'")

@@ -1,0 +1,153 @@
+"""`respsd bench` without a sub-command: several ways to decode, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from respsd.bench.comparison.methods import Kind, Method, parse_concurrencies, parse_methods
+from respsd.cli import models
+from respsd.cli.bench.plot_option import PlotOption, check_plot
+from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message
+from respsd.clock import SystemClock
+
+if TYPE_CHECKING:
+    from respsd.bench.comparison.arena import ArenaOptions
+    from respsd.settings import Settings
+
+
+def bench(
+    context: typer.Context,
+    *,
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="question.jsonl files (repeat).", exists=True, show_default="built-in set"),
+    ] = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: transformers, assisted:MODEL, prompt-lookup[:TOKENS], off, eagle3, TT:d:k, "
+            "sweep (the best constant action), policy:VERSION or policy:ALIAS; ratios are to the first."
+        ),
+    ] = "transformers,off,16:4:4,eagle3",
+    concurrency: Annotated[str, typer.Option(help="Streams at a time, comma-separated.")] = "1",
+    limit: Annotated[int, typer.Option(min=1, help="Questions of each file.")] = 8,
+    max_new_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer at most.")] = 128,
+    max_prompt_tokens: Annotated[int, typer.Option(min=1, help="Longer questions are left out.")] = 1024,
+    turns: Annotated[
+        int | None, typer.Option(min=1, help="Turns of a question that are asked.", show_default="all")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Let every answer have all its tokens: streams end together.")
+    ] = False,
+    calibration: Annotated[
+        int, typer.Option(min=1, help="Questions that `sweep` searches on; they are not measured.")
+    ] = 4,
+    null_check: Annotated[
+        bool, typer.Option(help="Measure plain decoding twice: its ratio to itself is the noise.")
+    ] = True,
+    exact: Annotated[
+        bool | None,
+        typer.Option(
+            "--exact/--no-exact",
+            help="Have verification and plain decoding agree bit for bit in half precision (engine.exact).",
+            show_default="as the settings say",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the order of the methods.")] = 0,
+    plot: PlotOption = None,
+    state_dir: models.StateDirOption = None,
+    demo: models.DemoOption = False,
+    target: models.TargetOption = None,
+    drafter: models.DrafterOption = None,
+    dtype: models.DtypeOption = None,
+    device: models.DeviceOption = None,
+    config: models.ConfigOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Measure decoding: tokens/s and latency of several methods on the same questions, greedily, in turns.
+
+    Every question is answered by every method before the next one, in random order, so that a busy machine
+    disturbs all of them alike. Sub-commands measure a running daemon (serve), how a step's time grows
+    (scaling), and a GPU (gpu-check).
+    """
+    if context.invoked_subcommand is not None:
+        _refuse_flags(context)
+        return
+    chosen, streams = parse_methods(methods), parse_concurrencies(concurrency)
+    check_plot(plot)
+    settings = models.model_settings(
+        demo=demo,
+        target=target,
+        drafter=drafter,
+        dtype=dtype,
+        device=device,
+        config=config,
+        state_dir=state_dir,
+        engine={"exact": exact},
+    )
+
+    from respsd.bench.comparison.conversation import AnswerRules
+    from respsd.bench.comparison.document import bench_document
+    from respsd.bench.comparison.run import BenchOptions, run_bench
+    from respsd.bench.questions import question_sets
+    from respsd.cli.bench.tables import print_bench
+    from respsd.telemetry.progress import ProgressReport
+
+    loaded = models.load(settings)
+    if loaded.drafter is None and any(not method.is_transformers for method in chosen):
+        print_message("no drafter: our engine decodes plainly whatever the method")
+    arena_options = _arena_options(settings, chosen, max(streams))
+    extra = calibration if any(method.kind is Kind.SWEEP for method in chosen) else 0
+    longest = min(max_prompt_tokens, loaded.info.context_length - max_new_tokens)
+    sets = question_sets(questions or (), loaded.tokenizer, limit=limit + extra, max_prompt_tokens=longest)
+    rules = AnswerRules(max_new_tokens, loaded.info.context_length, ignore_eos=ignore_eos, most_turns=turns)
+    options = BenchOptions(chosen, streams, rules, calibration, null_check, seed, settings.engine.exact)
+    with ProgressReport("questions", sum(len(each.prompts) for each in sets), SystemClock()) as progress:
+        result = run_bench(loaded, sets, arena_options, options, progress.advance)
+    if plot is not None:
+        from respsd.bench.comparison.chart import draw_bench
+
+        draw_bench(result, plot)
+    if output is OutputFormat.JSON:
+        print_json(bench_document(result))
+    else:
+        print_bench(result)
+
+
+def _refuse_flags(context: typer.Context) -> None:
+    """Flags before a sub-command's name would do nothing."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            flag = name.replace("_", "-")
+            raise typer.BadParameter(f"--{flag} belongs behind the sub-command's name, or to `respsd bench` alone")
+
+
+def _arena_options(settings: Settings, methods: list[Method], most_streams: int) -> ArenaOptions:
+    from respsd.bench.comparison.arena import ArenaOptions
+    from respsd.bench.comparison.stored_policies import read_policies
+    from respsd.engine.loop import LoopLimits
+    from respsd.models.demo import demo_model
+    from respsd.models.target import resolve_checkpoint
+    from respsd.settings import DEMO
+
+    names = [method.policy for method in methods if method.policy is not None]
+    assistant = next((method.assistant for method in methods if method.assistant is not None), None)
+    is_demo = settings.target == DEMO
+    return ArenaOptions(
+        target_folder=demo_model(settings.demo_source) if is_demo else resolve_checkpoint(settings.target),
+        assistant_folder=None if assistant is None else resolve_checkpoint(assistant),
+        most_streams=most_streams,
+        persistence=settings.control.persistence,
+        limits=LoopLimits(
+            prefill_chunk=settings.engine.prefill_chunk,
+            step_tokens=settings.engine.step_tokens,
+            prefill_slowdown=settings.engine.prefill_slowdown,
+        ),
+        table=settings.control.table(),
+        policies=read_policies(settings.state_dir, names) if names else None,
+        policy_temperature=settings.control.sampling_temperature,
+    )

@@ -1,0 +1,68 @@
+"""Hard guards: faults that no statistics are needed for. They act on the engine's thread, within the step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+Guard = Literal["exception", "illegal-action", "step-time", "policy-time"]
+"""`exception` covers NaN: a policy whose output is not finite raises."""
+
+_REFERENCE_STEPS = 64
+_FEWEST_REFERENCE_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """When the guards trip."""
+
+    step_time_factor: float = 3.0
+    """A step of the subject may take this many times the control's median."""
+    step_time_steps: int = 8
+    """So many of the subject's steps in a row must be over it: one slow step is the machine's, not the policy's."""
+    policy_seconds: float = 0.005
+    """A choice may take this long."""
+    policy_choices: int = 3
+    """So many choices in a row must be over it."""
+
+
+class StepTimeGuard:
+    """Watches the subject's steps against the control's, which ran a moment ago on the same machine."""
+
+    def __init__(self, limits: GuardLimits) -> None:
+        self._limits = limits
+        self._reference: deque[int] = deque(maxlen=_REFERENCE_STEPS)
+        self._slow = 0
+
+    def control_step(self, ns: int) -> None:
+        """A step of the control: a reference, and the end of a row."""
+        self._reference.append(ns)
+
+    def subject_step(self, ns: int) -> str | None:
+        """A step of the subject; what is wrong once too many in a row were too slow."""
+        if len(self._reference) < _FEWEST_REFERENCE_STEPS:
+            return None
+        usual = median(self._reference)
+        self._slow = self._slow + 1 if ns > self._limits.step_time_factor * usual else 0
+        if self._slow < self._limits.step_time_steps:
+            return None
+        over = f"over {self._limits.step_time_factor:g} times the control's {usual / 1e6:.1f} ms"
+        return f"{self._slow} steps in a row took {over}, the last {ns / usual:.1f} times"
+
+
+class PolicyTimeGuard:
+    """Watches how long a policy takes to choose."""
+
+    def __init__(self, limits: GuardLimits) -> None:
+        self._limits = limits
+        self._slow = 0
+
+    def chose(self, seconds: float) -> str | None:
+        """A choice; what is wrong once too many in a row were too slow."""
+        self._slow = self._slow + 1 if seconds > self._limits.policy_seconds else 0
+        if self._slow < self._limits.policy_choices:
+            return None
+        limit = self._limits.policy_seconds * 1e3
+        return f"{self._slow} choices in a row took over {limit:g} ms, the last {seconds * 1e3:.1f} ms"

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import pytest
+from support.rollouts import (
+    BASELINE,
+    CANDIDATE,
+    CHAMPION,
+    LAST_GOOD,
+    OFF_VERSION,
+    MemoryPolicies,
+    RolloutRig,
+    make_rollout,
+)
+
+from respsd.errors import StorageError
+from respsd.rollout.contest import Kind
+
+
+def test_a_slower_candidate_is_quarantined_with_its_figures() -> None:
+    rig = make_rollout()
+    rig.propose()
+    lose(rig, "candidate")
+    ((move, version, intent),) = rig.policies.moves
+    assert (move, version, intent.actor) == ("quarantine", CANDIDATE, "rollout")
+    assert intent.evidence is not None
+    assert intent.evidence["decision"] == "rollback"
+    assert intent.evidence["upper"] < 0  # type: ignore[operator]
+    assert intent.evidence["pairs"] <= 20  # type: ignore[operator]
+    assert {"margin", "alpha", "clip", "workload", "lower", "mean"} <= intent.evidence.keys()
+    assert "slower" in intent.reason
+    assert rig.rollout.status().rollbacks == {"slower": 1}
+
+
+def test_a_faster_candidate_is_promoted_at_the_last_stage_only() -> None:
+    rig = make_rollout(ramp=(0.25, 0.5), gate_pairs=60)
+    rig.propose()
+    rig.observe(0.3, times=59)
+    assert rig.made() == []
+    rig.observe(0.3)
+    assert rig.made() == [("promote", CANDIDATE)]
+    assert rig.rollout.status().promotions == 1
+
+
+def test_an_undecided_candidate_is_dropped_at_the_cap_and_not_quarantined() -> None:
+    rig = make_rollout(max_pairs=10)
+    rig.propose()
+    for number in range(10):
+        rig.observe(0.2 if number % 2 else -0.2)
+    assert rig.made() == [("clear", None)]
+    assert rig.rollout.status().rounds == ()
+
+
+def test_the_ramp_climbs_gate_by_gate() -> None:
+    rig = make_rollout(shadow_windows=3, ramp=(0.01, 0.05, 0.5), gate_pairs=2)
+    rig.propose()
+    stages = []
+
+    def share() -> float:
+        stages.append(rig.rollout.status().rounds[0].stage)
+        return rig.rollout.status().rounds[0].share
+
+    assert rig.rollout.trials.plan.shadow is not None
+    rig.shadow(2)
+    assert share() == 0.0
+    rig.shadow(1)
+    assert rig.rollout.trials.plan.shadow is None
+    assert share() == 0.01
+    rig.observe(0.0)
+    assert share() == 0.01
+    rig.observe(0.0)
+    assert share() == 0.05
+    rig.observe(0.0, times=2)
+    assert share() == 0.5
+    assert stages == [0, 1, 1, 2, 3]
+
+
+def test_a_guard_rolls_back_at_once_and_says_which() -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.trip()
+    ((move, version, intent),) = rig.policies.moves
+    assert (move, version) == ("quarantine", CANDIDATE)
+    assert intent.evidence is not None
+    assert intent.evidence["guard"] == "exception"
+    assert "not finite" in intent.reason
+
+
+def test_after_a_rollback_the_next_candidate_waits() -> None:
+    rig = make_rollout(cooldown_seconds=60)
+    rig.propose()
+    rig.trip()
+    rig.propose(8)
+    assert rig.rollout.status().rounds == ()
+    assert rig.rollout.status().waiting == "a pause after a rollback"
+    rig.clock.pass_seconds(61)
+    rig.rollout.pump()
+    assert rig.rollout.status().rounds[0].subject_version == 8
+
+
+def test_too_many_rollbacks_a_day_freeze_learning_until_somebody_unfreezes() -> None:
+    rig = make_rollout(rollbacks_per_day=2, cooldown_seconds=0)
+    for version in (7, 8):
+        rig.propose(version)
+        rig.trip()
+    assert rig.made() == [("quarantine", 7), ("quarantine", 8), ("freeze", None)]
+    rig.propose(9)
+    assert rig.rollout.status().rounds == ()
+    assert "frozen" in (rig.rollout.status().waiting or "")
+    rig.policies.frozen = None
+    rig.rollout.pump()
+    assert rig.rollout.status().rounds[0].subject_version == 9
+
+
+def test_a_rollback_by_hand_ends_the_evaluation_and_has_the_last_word() -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.observe(0.3, times=7)
+    contest = rig.contest()
+    rig.policies.aliases["champion"] = LAST_GOOD
+    rig.rollout.pump()
+    assert rig.made() == [("clear", None)]
+    assert contest not in rig.rollout.trials.plan.all_contests
+    assert rig.rollout.status().rounds == ()
+
+
+def test_a_version_rolled_back_by_hand_is_not_tried_again() -> None:
+    rig = make_rollout(policies=MemoryPolicies(by_hand={CANDIDATE}))
+    rig.propose()
+    assert rig.rollout.status().rounds == ()
+    assert "by hand" in (rig.rollout.status().waiting or "")
+
+
+def test_a_pinned_champion_keeps_candidates_waiting() -> None:
+    rig = make_rollout(policies=MemoryPolicies(pinned=CHAMPION))
+    rig.propose()
+    assert "pinned" in (rig.rollout.status().waiting or "")
+
+
+def test_a_newer_candidate_takes_the_place_of_the_one_under_test() -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.observe(0.1, times=3)
+    rig.propose(8)
+    (round_,) = rig.rollout.status().rounds
+    assert (round_.subject_version, round_.pairs) == (8, 0)
+    assert rig.made() == []
+
+
+def test_a_move_that_is_refused_is_not_tried_for_ever() -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.policies.refuse = StorageError("the disk is full")
+    rig.trip()
+    rig.policies.refuse = None
+    rig.rollout.pump()
+    assert rig.made() == []
+    assert "could not be carried out" in (rig.rollout.status().waiting or "")
+
+
+def test_switched_off_it_evaluates_nothing() -> None:
+    rig = make_rollout(enabled=False, holdout_off=0.1)
+    rig.propose()
+    assert rig.rollout.trials.plan.all_contests == ()
+
+
+HOLDOUTS = {"holdout_last_good": 0.05, "holdout_baseline": 0.02, "holdout_off": 0.01}
+
+
+def lose(rig: RolloutRig, kind: Kind) -> None:
+    for _ in range(40):
+        if rig.made():
+            return
+        rig.observe(-0.4, kind=kind)
+    raise AssertionError("nothing was decided")
+
+
+@pytest.mark.parametrize(
+    ("kind", "move"),
+    [
+        ("last-good", ("rollback", LAST_GOOD)),
+        ("baseline", ("rollback", "baseline")),
+        ("off", ("promote", OFF_VERSION)),
+    ],
+)
+def test_a_champion_that_loses_to_what_it_must_beat_makes_room_for_it(kind: Kind, move: tuple[str, object]) -> None:
+    rig = make_rollout(**HOLDOUTS)
+    lose(rig, kind)
+    assert rig.made() == [move]
+    assert rig.rollout.status().speculation_off == (kind == "off")
+
+
+def test_the_champion_is_held_against_others_only() -> None:
+    kinds = {each.kind for each in make_rollout(**HOLDOUTS).rollout.trials.plan.all_contests}
+    assert kinds == {"last-good", "baseline", "off"}
+    fresh = MemoryPolicies(aliases={"baseline": BASELINE, "champion": BASELINE})
+    kinds = {each.kind for each in make_rollout(policies=fresh, **HOLDOUTS).rollout.trials.plan.all_contests}
+    assert kinds == {"off"}
+
+
+def test_a_holdout_that_shows_no_loss_begins_afresh() -> None:
+    rig = make_rollout(holdout_baseline=0.02, holdout_pairs=10)
+    rig.observe(0.0, times=10, kind="baseline")
+    (round_,) = rig.rollout.status().rounds
+    assert (round_.kind, round_.pairs, rig.made()) == ("baseline", 0, [])
+
+
+def test_holdouts_pause_while_a_candidate_climbs() -> None:
+    rig = make_rollout(holdout_baseline=0.02, ramp=(0.1, 0.5), gate_pairs=1)
+    rig.propose()
+    assert [each.kind for each in rig.rollout.trials.plan.all_contests] == ["candidate"]
+    rig.observe(0.0)
+    assert [each.kind for each in rig.rollout.trials.plan.all_contests] == ["candidate", "baseline"]
+
+
+def test_a_champion_whose_policy_fails_is_dropped_once() -> None:
+    rig = make_rollout()
+    for _ in range(3):
+        rig.rollout.on_fault(CHAMPION, ValueError("its output is not finite"))
+    rig.rollout.pump()
+    assert rig.made() == [("rollback", None)]
+    assert rig.rollout.status().rollbacks == {"exception": 1}
+
+
+def test_a_default_other_than_the_champion_is_left_alone() -> None:
+    rig = make_rollout(policies=MemoryPolicies(default="baseline"))
+    assert rig.rollout.enrol() is None

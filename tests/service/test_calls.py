@@ -1,0 +1,163 @@
+"""Each request leaves one line in the log, is told to the observers once, and is listed while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+import structlog
+from support.serving import eventually, served
+
+from respsd.engine.events import FinishReason
+from respsd.engine.stub import StubEngine
+from respsd.service.calls import Call
+from respsd.service.daemon_status import Reports
+from respsd.telemetry.totals import ArmTotals, Totals
+from respsd_client import AsyncClient, ServiceError
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+ENDS = ("request_finished", "request_abandoned", "call_refused", "call_failed")
+
+
+class Watcher:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def call_ended(self, call: Call) -> None:
+        self.calls.append(call)
+
+
+class Broken:
+    """Fails at everything."""
+
+    def call_ended(self, call: Call) -> None:
+        raise RuntimeError("broken")
+
+
+async def test_every_kind_of_end_is_one_line_and_one_call():
+    engine, watcher = StubEngine(context_length=10**6), Watcher()
+    async with served(engine, observers=[Broken(), watcher]) as server, AsyncClient(server.address) as client:
+        with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+            await client.generate("x", max_new_tokens=3, request_id="finished")
+            with pytest.raises(ServiceError):
+                await client.generate("x", temperature=-1.0, request_id="refused")
+            stream = client.stream("x", max_new_tokens=10**5, request_id="cancelled")
+            await anext(stream)
+            stream.cancel()
+            await eventually(lambda: len(watcher.calls) == 3)
+            engine.gate.close()
+            with pytest.raises(ServiceError, match="DEADLINE"):
+                await client.generate("x", max_new_tokens=3, timeout=0.3, request_id="late")
+            await eventually(lambda: len(watcher.calls) == 4)
+            engine.gate.open()
+            engine.submit = lambda request, deliver: 1 / 0  # type: ignore[method-assign,assignment]
+            with pytest.raises(ServiceError, match="INTERNAL"):
+                await client.generate("x", request_id="failed")
+    assert watcher.calls[0].finished is not None
+    assert watcher.calls[0].finished.reason is FinishReason.LENGTH
+    ended = {call.request_id: call.code for call in watcher.calls}
+    # The client's own clock may end the call first, which the server then sees as a cancel.
+    assert ended.pop("late") in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+    assert ended == {
+        "finished": grpc.StatusCode.OK,
+        "refused": grpc.StatusCode.INVALID_ARGUMENT,
+        "cancelled": grpc.StatusCode.CANCELLED,
+        "failed": grpc.StatusCode.INTERNAL,
+    }
+    assert all(call.seconds > 0 and call.is_generation for call in watcher.calls)
+    own = [line["request_id"] for line in lines if line["event"] in ENDS]
+    assert sorted(own) == sorted([*ended, "late"])
+
+
+async def test_the_callers_trace_is_on_the_lines_of_its_request_only():
+    watcher = Watcher()
+    async with (
+        served(StubEngine(), observers=[watcher]) as server,
+        grpc.aio.insecure_channel(server.address) as channel,
+        AsyncClient(server.address) as client,
+    ):
+        request = generation_pb2.GenerateRequest(prompt=generation_pb2.Prompt(text="x"))
+        metadata = (("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"),)
+        with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+            await generation_pb2_grpc.GenerationServiceStub(channel).Generate(request, metadata=metadata)
+            await client.generate("x", max_new_tokens=1)
+    traced = [line.get("trace_id") for line in lines if line["event"] == "request_finished"]
+    assert traced == [TRACE, None]
+    assert watcher.calls[0].trace is not None
+    assert watcher.calls[0].trace.sampled
+
+
+async def test_requests_are_listed_while_they_run():
+    engine = StubEngine(max_running=1, context_length=10**6)
+    async with served(engine) as server, AsyncClient(server.address) as client:
+        assert await client.list_requests() == []
+        engine.gate.close()
+        first = asyncio.create_task(client.generate("four", max_new_tokens=1000, request_id="first"))
+        await eventually(lambda: engine.load().waiting == 1)
+        engine.gate.allow(3)
+        await eventually(lambda: engine.load().running == 1)
+        second = asyncio.create_task(client.generate("x", max_new_tokens=5, request_id="second"))
+        await eventually(lambda: engine.load().waiting == 1)
+        while (listed := await client.list_requests())[0].generated_tokens < 9:  # one of the prefill, four of each step
+            await asyncio.sleep(0.01)
+        assert [(each.request_id, each.state, each.caller) for each in listed] == [
+            ("first", "generating", "anyone"),
+            ("second", "waiting", "anyone"),
+        ]
+        assert [(each.prompt_tokens, each.generated_tokens, each.max_new_tokens) for each in listed] == [
+            (4, 9, 1000),
+            (1, 0, 5),
+        ]
+        assert listed[0].age_seconds >= listed[1].age_seconds > 0
+        load = await client.load()
+        assert (load.running, load.waiting, load.accepting) == (1, 1, True)
+        engine.gate.open()
+        await asyncio.gather(first, second)
+
+
+async def test_status_tells_what_is_served_and_counted():
+    totals = Totals({"champion": ArmTotals(5, 0.5)}, 9, 3, {"off": 1, "4,1,2": 2}, {"OK": 7})
+    reports = Reports(lambda: {"champion": 2, "baseline": None}, lambda: totals)
+    now = [0.0]
+    engine = StubEngine(clock=lambda: now[0])
+    async with served(engine, reports=reports) as server, AsyncClient(server.address) as client:
+        status = await client.status()
+        assert (status.phase, status.healthy, status.load.accepting) == ("ready", True, True)
+        assert (status.target, status.drafter, status.dtype, status.device) == (
+            "stub",
+            "stub-drafter",
+            "float32",
+            "cpu",
+        )
+        assert status.addresses == (server.address,)
+        assert status.policies == {"champion": 2, "baseline": None}
+        assert (status.totals.arms["champion"].tokens, status.totals.arms["champion"].decode_seconds) == (5, 0.5)
+        assert (status.totals.drafted_tokens, status.totals.accepted_tokens) == (9, 3)
+        assert (status.totals.actions, status.totals.requests) == ({"off": 1, "4,1,2": 2}, {"OK": 7})
+
+        engine.gate.close()
+        running = asyncio.create_task(client.generate("x", max_new_tokens=1))
+        await eventually(lambda: engine.load().waiting == 1)
+        now[0] += 100
+        wedged = await client.status()
+        assert (wedged.healthy, wedged.load.accepting) == (False, False)
+        assert wedged.load.seconds_since_progress == 100
+        engine.gate.open()
+        await running
+
+
+async def test_a_draining_daemon_says_so_and_takes_nothing():
+    engine = StubEngine(context_length=10**6)
+    async with served(engine) as server, AsyncClient(server.address) as client:
+        stream = client.stream("x", max_new_tokens=10**5)
+        await anext(stream)
+        stopping = asyncio.create_task(server.stop(grace_seconds=3600))
+        await asyncio.sleep(0)
+        status = await client.status()
+        assert (status.phase, status.load.accepting) == ("draining", False)
+        server.cut_off()
+        await stopping
