@@ -14,7 +14,7 @@ from support import models, tiny
 
 from respsd.drafter_training.answers import Answer, AnswerFile
 
-KILLS = 3
+KILLS = 2
 
 
 def _answers(file: Path) -> Path:
@@ -27,7 +27,7 @@ def _answers(file: Path) -> Path:
 
 
 def _start(answers: Path, folder: Path) -> subprocess.Popen[bytes]:
-    options = "--epochs 3 --rows-per-batch 64 --draft-vocab 64 --save-every 4 --evaluate-every 30 --dtype float32"
+    options = "--epochs 1.5 --rows-per-batch 64 --draft-vocab 64 --save-every 4 --evaluate-every 30 --dtype float32"
     command = [sys.executable, "-m", "respsd.cli", "drafter", "train", str(answers), "--to", str(folder)]
     return subprocess.Popen(
         [*command, "--target", str(models.folders()[0]), *options.split()],

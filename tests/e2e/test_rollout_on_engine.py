@@ -51,7 +51,7 @@ def test_streams_that_run_together_alternate_together_and_keep_their_tokens(tmp_
         assert "quarantine" in rig.events
         arms: dict[int, set[str]] = {}
         for window in rig.sink.transitions:
-            if window.decision.block is not None:
+            if window.decision.block is not None and window.decision.block.number is not None:
                 arms.setdefault(window.decision.block.number, set()).add(window.decision.arm)
         assert {len(each) for each in arms.values()} == {1}
 
@@ -96,7 +96,7 @@ def test_a_candidate_that_fails_stops_within_its_step(tmp_path: Path, guard: str
         entry = next(each for each in rig.store.audit() if each.event == "quarantine")
         assert entry.figures is not None
         assert entry.figures["guard"] == guard
-        failed = [w for w in rig.sink.transitions if w.decision.block is not None and w.decision.arm == "baseline"]
+        failed = [w for w in rig.sink.transitions if w.decision.arm == "baseline"]
         assert [window.steps for window in failed] == [1]
 
 

@@ -14,11 +14,11 @@ Vector = npt.NDArray[np.float32]
 
 
 class Block(Protocol):
-    """A stretch of engine steps that belongs to one arm of a rollout; windows in it end where it ends."""
+    """A stretch of engine steps in which all sequences that a rollout may compare have one arm; windows end with it."""
 
     @property
-    def number(self) -> int:
-        """Number of the block in this run of the daemon, from 0."""
+    def number(self) -> int | None:
+        """Number of the block in this run of the daemon, from 0; None where nothing is compared in it."""
         ...
 
     @property
@@ -44,7 +44,7 @@ class Decision:
     table_fingerprint: str | None = None
     """`ActionTable.fingerprint` of that table."""
     block: Block | None = None
-    """Of a window in which a rollout compares two arms."""
+    """Of a window that a rollout keeps in step with others."""
 
 
 class Controller(Protocol):

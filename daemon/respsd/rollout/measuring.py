@@ -113,7 +113,7 @@ class _Windows(EngineHooks):
 
     def after_window(self, window: TransitionRecord) -> None:
         block, measured = window.decision.block, Measured.of(window)
-        if isinstance(block, PlacedBlock) and measured.usable:
+        if isinstance(block, PlacedBlock) and block.number is not None and measured.usable:
             self.by_request.setdefault(block.participant, []).append(measured)
 
 

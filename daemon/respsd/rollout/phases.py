@@ -3,8 +3,12 @@
 A step's time belongs to all sequences in it, so that arms which ran side by side could not be told apart. The clock
 gives the arms turns of `steps` engine steps each. Four turns, in ABBA or BAAB order by a fair coin, are a quad: a
 drift over its time cancels, and under equal policies the coin alone makes its log ratio symmetric about zero, whatever
-the workload does. A sequence that joins in the middle takes part from there; where no sequence under test is running,
-the next one to start begins a quad of its own, so that a lone short request wastes none of its windows.
+the workload does. A sequence that joins in the middle takes part from there; where no sequence is running, the next one
+to start begins a quad of its own, so that a lone short request wastes none of its windows.
+
+How much of the traffic is under test is a share of quads, not of requests: a sequence on a small tree beside one on a
+large tree waits for that one, so that a comparison inside half a batch would say nothing of the whole. In quads without
+a contest everybody has the champion, and the blocks only keep the windows in step.
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ _ABBA, _BAAB = (False, True, True, False), (True, False, False, True)
 
 @dataclass(slots=True, eq=False)
 class Quad:
-    """Four blocks of one contest."""
+    """Four blocks of one contest, or of none."""
 
-    contest: Contest
+    contest: Contest | None
     order: tuple[bool, ...]
     """[BLOCKS], whether the subject runs the block."""
     first_block: int
@@ -35,8 +39,10 @@ class Quad:
     batch_sizes: list[float] = field(default_factory=list)
     context_lengths: list[int] = field(default_factory=list)
 
-    def arm(self, position: int) -> Arm:
-        """Who runs a block."""
+    def arm(self, position: int) -> Arm | None:
+        """Who runs a block; None where nothing is compared."""
+        if self.contest is None:
+            return None
         return self.contest.subject if self.order[position] else self.contest.control
 
     def observation(self) -> Observation | None:
@@ -56,13 +62,13 @@ class PlacedBlock:
     """Steps begun by the clock when it is over."""
 
     @property
-    def number(self) -> int:
-        """Number of the block in this run of the daemon."""
-        return self.quad.first_block + self.position
+    def number(self) -> int | None:
+        """Number of the block in this run of the daemon; None where nothing is compared."""
+        return None if self.quad.contest is None else self.quad.first_block + self.position
 
     @property
-    def arm(self) -> Arm:
-        """Whose block it is."""
+    def arm(self) -> Arm | None:
+        """Whose block it is; None where nothing is compared."""
         return self.quad.arm(self.position)
 
     @property
@@ -80,8 +86,8 @@ class PhaseClock:
         """Start idle.
 
         :param steps: of a block
-        :param draw: chooses the contest of a new quad, before anything of it is known; None: nothing is to compare
-        :param finished: takes each quad that was not cancelled, once nothing can be added to it
+        :param draw: chooses the contest of a new quad, before anything of it is known; None: it is to have none
+        :param finished: takes each quad with a contest that was not cancelled, once nothing can be added to it
         """
         self.steps_begun = 0
         self._steps = steps
@@ -108,25 +114,24 @@ class PhaseClock:
         """An engine step begins."""
         self.steps_begun += 1
 
-    def place(self, participant: Hashable) -> PlacedBlock | None:
-        """The block for a window that opens in this step; None where there is nothing to compare."""
+    def place(self, participant: Hashable) -> PlacedBlock:
+        """The block for a window that opens in this step."""
         stale = self.steps_begun > self._ends_at + 1  # nobody went on where the block ended
         if self._quad is None or self._quad.cancelled or not self._live or stale:
             self._begin_quad()
         elif self.steps_begun > self._ends_at:
             self._turn()
-        if self._quad is None:
-            return None
-        placed = PlacedBlock(self, self._quad, self._position, participant, self._ends_at)
-        self._live[participant] = placed.number
-        return placed
+        assert self._quad is not None
+        self._live[participant] = self._quad.first_block + self._position
+        return PlacedBlock(self, self._quad, self._position, participant, self._ends_at)
 
     def after_window(self, window: TransitionRecord) -> None:
         """Book a window that was placed."""
         placed = window.decision.block
         if not isinstance(placed, PlacedBlock):
             return
-        if window.decision.policy_version == placed.arm.version:  # else a fault had another policy choose
+        arm = placed.arm
+        if arm is not None and window.decision.policy_version == arm.version:  # else a fault had another policy choose
             placed.quad.batch_sizes.append(window.batch_size)
             placed.quad.context_lengths.append(window.context_length)
             self.book(placed, Measured.of(window), last=window.truncated)
@@ -152,11 +157,9 @@ class PhaseClock:
 
     def _begin_quad(self) -> None:
         self._end_quad()
-        contest = self._draw()
-        if contest is not None:
-            self._quad = Quad(contest, self._rng.choice((_ABBA, _BAAB)), self._next_block)
-            self._next_block += BLOCKS
-            self._enter(0)
+        self._quad = Quad(self._draw(), self._rng.choice((_ABBA, _BAAB)), self._next_block)
+        self._next_block += BLOCKS
+        self._enter(0)
 
     def _turn(self) -> None:
         assert self._quad is not None
@@ -176,5 +179,5 @@ class PhaseClock:
     def _end_quad(self) -> None:
         quad, self._quad = self._quad, None
         self._live = {}
-        if quad is not None and not quad.cancelled:
+        if quad is not None and quad.contest is not None and not quad.cancelled:
             self._finished(quad)

@@ -17,8 +17,8 @@ class Plan:
     """Its subject is asked at every window and what it says is not done."""
 
     @property
-    def request_share(self) -> float:
-        """Share of requests that are under test: in them a challenger has half of the windows."""
+    def quad_share(self) -> float:
+        """Share of quads that have a contest: in them a challenger has half of the windows."""
         return min(1.0, 2 * sum(share for _, share in self.contests))
 
     @property

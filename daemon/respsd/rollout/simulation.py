@@ -115,7 +115,6 @@ def _serve(
     for number, window in enumerate(windows, start=1):
         clock.before_batch()
         placed = clock.place(participant)
-        assert placed is not None
         for _ in range(persistence - 1):
             clock.before_batch()
         speed = 1.0 + effect if placed.arm is _CONTEST.subject else 1.0

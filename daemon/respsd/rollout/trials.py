@@ -1,4 +1,4 @@
-"""The engine's side of a rollout: takes requests under test, lets their windows alternate, watches their steps.
+"""The engine's side of a rollout: lets the windows of requests alternate between arms, and watches their steps.
 
 Everything here runs on the engine's thread except `follow`, which replaces the plan by one assignment. Nothing here
 waits, and what it reports goes through a callable that must not wait either.
@@ -58,7 +58,7 @@ Event = Observed | Shadowed | Tripped
 
 
 class Trials(EngineHooks):
-    """Takes requests under test and alternates their arms by the plan."""
+    """Alternates the arms of the requests that it is given, by the plan."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Trials(EngineHooks):
         self._phases = PhaseClock(steps, rng, self._draw, self._finished)
         self._plan = NOTHING
         self._seen_plan = NOTHING
-        self._request_credit = 0.0
+        self._quad_credit = 0.0
         self._contest_credit: dict[Contest, float] = {}
         self._stopped: set[Contest] = set()
         self._guarded_step = 0
@@ -104,7 +104,7 @@ class Trials(EngineHooks):
         self._plan = plan
 
     def enrol(self) -> ControllerSource:
-        """The source of a request that starts now; whether it is under test is decided at its windows."""
+        """The source of a request that starts now; what is under test is decided quad by quad."""
         return _Source(self)
 
     def fault(self, version: int | None, guard: Guard, detail: str) -> None:
@@ -122,7 +122,7 @@ class Trials(EngineHooks):
         """See `EngineHooks`; sequences that shared the step report it once each, and it counts once."""
         del arm
         quad = self._phases.quad
-        if quad is None or quad.cancelled or self._guarded_step == self._phases.steps_begun:
+        if quad is None or quad.contest is None or quad.cancelled or self._guarded_step == self._phases.steps_begun:
             return
         self._guarded_step = self._phases.steps_begun
         guard = self._step_guards.setdefault(quad.contest, StepTimeGuard(self._limits))
@@ -135,19 +135,17 @@ class Trials(EngineHooks):
         """See `EngineHooks`."""
         self._phases.after_window(window)
 
-    def controller(self, source: _Source) -> Controller:
-        """Who chooses for a request's window that opens now."""
+    def controller(self, source: object) -> Controller:
+        """Who chooses for a request's window that opens now; `source` is what the request is known by."""
         self._notice_plan()
-        plan = self._plan
-        if source.drawn_for is not plan:  # one draw a plan, so that a new stage also takes requests that run already
-            source.drawn_for = plan
-            source.under_test = source.under_test or self._is_taken()
         self._drop_what_is_not_in_force()
-        if source.under_test and plan.contests and (block := self._phases.place(source)) is not None:
-            return _InBlock(self, block)
-        if plan.shadow is not None and plan.shadow not in self._stopped:
-            return _Shadow(self, plan.shadow)
-        return self._default()
+        block = self._phases.place(source)
+        arm, contest, shadow = block.arm, block.quad.contest, self._plan.shadow
+        if arm is not None and contest is not None:
+            return _InBlock(self, block, contest, arm)
+        if shadow is not None and shadow not in self._stopped:
+            return _InStep(_Shadow(self, shadow), block)
+        return _InStep(self._default(), block)
 
     def chose(self, contest: Contest, arm: Arm, seconds: float) -> None:
         """A policy under test took so long to choose."""
@@ -177,12 +175,12 @@ class Trials(EngineHooks):
         self._contest_credit = {contest: self._contest_credit.get(contest, 0.0) for contest, _ in plan.contests}
         if plan.contests:  # the first listed begins
             self._contest_credit[plan.contests[0][0]] = 1.0
-        self._request_credit = 1.0
+        self._quad_credit = 1.0
         self._stopped &= wanted
         self._step_guards = {each: guard for each, guard in self._step_guards.items() if each in wanted}
         self._policy_guards = {each: guard for each, guard in self._policy_guards.items() if each in wanted}
         quad = self._phases.quad
-        if quad is not None and quad.contest not in wanted:
+        if quad is not None and (quad.contest is None or quad.contest not in wanted):
             self._phases.cancel()
 
     def _drop_what_is_not_in_force(self) -> None:
@@ -190,22 +188,16 @@ class Trials(EngineHooks):
             if contest not in self._stopped and not self._in_force(contest):
                 self._stop(contest)
 
-    def _is_taken(self) -> bool:
-        """Whether a request is under test: at even distances, the first after a change of plan among them.
-
-        A new stage of a ramp begins at once, and with one request, however small its share.
-        """
-        self._request_credit += self._plan.request_share
-        if self._request_credit < 1.0:
-            return False
-        self._request_credit = min(self._request_credit - 1.0, 1.0)
-        return True
-
     def _draw(self) -> Contest | None:
-        """The contest of the next quad: each gets its share of quads, at even distances."""
+        """The contest of the next quad: as many quads as the plan says, at even distances, the first at once.
+
+        So a new stage of a ramp begins with the next step, and with one quad, however small its share.
+        """
         running = [(contest, share) for contest, share in self._plan.contests if contest not in self._stopped]
-        if not running:
+        self._quad_credit += self._plan.quad_share
+        if not running or self._quad_credit < 1.0:
             return None
+        self._quad_credit = min(self._quad_credit - 1.0, 1.0)
         total = sum(share for _, share in running)
         for contest, share in running:
             self._contest_credit[contest] += share / total
@@ -214,11 +206,11 @@ class Trials(EngineHooks):
         return chosen
 
     def _finished(self, quad: Quad) -> None:
-        observation = quad.observation()
-        if observation is not None and quad.contest not in self._stopped:
+        contest, observation = quad.contest, quad.observation()
+        if contest is not None and observation is not None and contest not in self._stopped:
             windows = len(quad.batch_sizes)
             batch_size, context = sum(quad.batch_sizes) / windows, sum(quad.context_lengths) / windows
-            self._report(Observed(quad.contest, observation, batch_size, context))
+            self._report(Observed(contest, observation, batch_size, context))
 
     def _stop(self, contest: Contest) -> None:
         """No window of it from the next step on, and what it was about to say is not heard."""
@@ -239,8 +231,6 @@ class _Source:
 
     def __init__(self, trials: Trials) -> None:
         self._trials = trials
-        self.under_test = False
-        self.drawn_for: Plan | None = None
 
     def current(self) -> Controller:
         return self._trials.controller(self)
@@ -249,21 +239,37 @@ class _Source:
 class _InBlock:
     """An arm's controller whose decisions carry the block."""
 
-    def __init__(self, trials: Trials, block: PlacedBlock) -> None:
+    def __init__(self, trials: Trials, block: PlacedBlock, contest: Contest, arm: Arm) -> None:
         self._trials = trials
+        self._block = block
+        self._contest = contest
+        self._arm = arm
+
+    @property
+    def version(self) -> int | None:
+        return self._arm.version
+
+    def choose(self, observation: Vector, uniform: float) -> Decision:
+        decision, seconds = self._trials.timed(self._arm.controller, observation, uniform)
+        self._trials.chose(self._contest, self._arm, seconds)
+        if decision.policy_version == self._arm.version:
+            return replace(decision, arm=self._arm.name, block=self._block)
+        return replace(decision, block=self._block)  # the baseline, in place of a policy that failed
+
+
+class _InStep:
+    """A controller whose windows only keep in step."""
+
+    def __init__(self, inner: Controller, block: PlacedBlock) -> None:
+        self._inner = inner
         self._block = block
 
     @property
     def version(self) -> int | None:
-        return self._block.arm.version
+        return self._inner.version
 
     def choose(self, observation: Vector, uniform: float) -> Decision:
-        arm = self._block.arm
-        decision, seconds = self._trials.timed(arm.controller, observation, uniform)
-        self._trials.chose(self._block.quad.contest, arm, seconds)
-        if decision.policy_version == arm.version:
-            return replace(decision, arm=arm.name, block=self._block)
-        return replace(decision, block=self._block)  # the baseline, in place of a policy that failed
+        return replace(self._inner.choose(observation, uniform), block=self._block)
 
 
 class _Shadow:
