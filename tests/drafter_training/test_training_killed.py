@@ -27,7 +27,7 @@ def _answers(file: Path) -> Path:
 
 
 def _start(answers: Path, folder: Path) -> subprocess.Popen[bytes]:
-    options = "--epochs 1.5 --rows-per-batch 64 --draft-vocab 64 --save-every 4 --evaluate-every 30 --dtype float32"
+    options = "--epochs 4 --rows-per-batch 64 --draft-vocab 64 --save-every 4 --evaluate-every 30 --dtype float32"
     command = [sys.executable, "-m", "respsd.cli", "drafter", "train", str(answers), "--to", str(folder)]
     return subprocess.Popen(
         [*command, "--target", str(models.folders()[0]), *options.split()],
@@ -41,7 +41,7 @@ def _kill_while_it_trains(run: subprocess.Popen[bytes], state: Path, draw: rando
     before = state.stat().st_mtime_ns if state.exists() else 0
     while run.poll() is None and (not state.exists() or state.stat().st_mtime_ns == before):
         time.sleep(0.005)
-    time.sleep(draw.uniform(0.0, 0.3))
+    time.sleep(draw.uniform(0.0, 0.1))
     run.send_signal(signal.SIGKILL)
     return run.wait() == -signal.SIGKILL
 
