@@ -31,9 +31,11 @@ format: $(VENV)/.test-installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The compiler is pinned in the script and installs into a throwaway environment of its own.
+# The compiler is pinned in the script and installs into a throwaway environment of its own. The second command refuses
+# what would break programs that were built against an earlier API.
 proto: $(VENV)/.serve-installed
 	$(BIN)/python proto/generate.py
+	$(BIN)/python proto/snapshot.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

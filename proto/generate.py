@@ -1,4 +1,7 @@
-"""Compile proto/ into clients/python/respsd_client/v1; run it with any Python after editing a .proto file.
+"""Compile proto/ into the stubs of client and daemon; run it with any Python after editing a .proto file.
+
+`respsd` goes into clients/python/respsd_client/v1. `inference`, whose names are other projects' too, goes into the
+daemon alone: a program that has a KServe or Triton client besides could not load both.
 
 The compiler's version is pinned and lives in a throwaway virtual environment, because stubs run on runtimes
 as new as their compiler or up to one major version newer: these on protobuf 6.30 to 7.x and grpcio from 1.72.1.
@@ -15,10 +18,11 @@ from pathlib import Path
 
 COMPILER = ("grpcio-tools==1.72.1", "mypy-protobuf==5.1.0")  # the second writes the .pyi files
 PROTO = Path(__file__).resolve().parent
-STUBS = PROTO.parent / "clients" / "python" / "respsd_client" / "v1"
-
-# The daemon's import name is respsd, so the stubs cannot live where protoc has them import each other from.
-MODULE = re.compile(r"\brespsd\.v1(?= import |\.\w+_pb2')")
+STUBS = {
+    "respsd/v1": (PROTO.parent / "clients" / "python", "respsd_client.v1"),
+    "inference": (PROTO.parent / "daemon", "respsd.service.oip"),
+}
+"""Where a folder's stubs go, and what they are imported as: neither is where protoc has them import each other from."""
 
 
 def compile_protos(python: Path, out: Path) -> None:
@@ -43,11 +47,14 @@ def main() -> None:
         python = environment / "bin" / "python"
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *COMPILER], check=True)
         compile_protos(python, out)
-        for old in STUBS.glob("*_pb2*"):
-            old.unlink()
-        for new in sorted((out / "respsd" / "v1").iterdir()):
-            (STUBS / new.name).write_text(MODULE.sub("respsd_client.v1", new.read_text()))
-            sys.stdout.write(f"{STUBS.name}/{new.name}\n")
+        for source, (root, package) in STUBS.items():
+            place = root.joinpath(*package.split("."))
+            for old in place.glob("*_pb2*"):
+                old.unlink()
+            module = re.compile(rf"\b{source.replace('/', '[.]')}(?= import |\.\w+_pb2')")
+            for new in sorted((out / source).iterdir()):
+                (place / new.name).write_text(module.sub(package, new.read_text()))
+                sys.stdout.write(f"{package}.{new.name}\n")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,61 @@ def test_one_stop_string_is_not_a_list_of_letters():
     assert list(build(stop="").stopping.stop_strings) == [""]
 
 
+def test_output_options_are_sent_where_they_are_given():
+    request = build(n=3, logprobs=0, prompt_logprobs=2, echo=True, truncate=9, time_limit=1.5)
+    assert (request.sampling.n, request.logprobs, request.prompt_logprobs) == (3, 0, 2)
+    assert request.HasField("logprobs")
+    assert (request.echo, request.prompt.truncate, request.stopping.time_limit_seconds) == (True, 9, 1.5)
+    unset = build()
+    assert not any(unset.HasField(name) for name in ("logprobs", "prompt_logprobs"))
+    assert not unset.prompt.HasField("truncate")
+    assert not unset.sampling.HasField("n")
+    assert not unset.stopping.HasField("time_limit_seconds")
+    for prompt in ((1, 2), [{"role": "user", "content": "hi"}]):
+        assert prompt_message(prompt, truncate=3).truncate == 3
+
+
+def scored(token: int, logprob: float | None = None) -> generation_pb2.TokenLogProb:
+    top = [generation_pb2.TopToken(token_id=7, logprob=-0.25), generation_pb2.TopToken(token_id=3, logprob=-1.5)]
+    return generation_pb2.TokenLogProb(token_id=token, logprob=logprob, top=top)
+
+
+def test_a_stream_of_samples_is_read_like_the_whole_answer():
+    """Mixed chunks, one sample's end before the other's; the whole answer has the same in its own order."""
+    scores = [scored(5, -0.5), scored(6, -0.75)]
+    finished = [generation_pb2.Finished(index=i, seed=20 + i) for i in range(2)]
+    started = generation_pb2.Started(request_id="r", samples=2, prompt_token_ids=[1, 2])
+    reader, Message, Piece = StreamReader(), generation_pb2.GenerateStreamResponse, generation_pb2.Chunk
+    prompt = [scored(1), scored(2, -2.0)]
+    messages = [
+        Message(started=started),
+        *(Message(prompt_logprobs=generation_pb2.PromptLogProbs(tokens=[each])) for each in prompt),
+        Message(chunk=Piece(token_ids=[6], text="b", index=1, logprobs=scores[1:])),
+        Message(finished=finished[1]),
+        Message(chunk=Piece(token_ids=[5], text="a", logprobs=scores[:1])),
+    ]
+    for message in messages:
+        reader.read(message)
+        with pytest.raises(RuntimeError):
+            _ = reader.result
+    reader.read(Message(finished=finished[0]))
+    samples = [
+        generation_pb2.Sample(text=text, token_ids=[token], finished=end, logprobs=[score])
+        for text, token, end, score in zip("ab", (5, 6), finished, scores, strict=True)
+    ]
+    whole = generation_pb2.GenerateResponse(
+        request_id="r", text="a", token_ids=[5], finished=finished[0], logprobs=scores[:1],
+        prompt_token_ids=[1, 2], prompt_logprobs=prompt, samples=samples,
+    )  # fmt: skip
+    result = read_generate(whole)
+    assert reader.result == result
+    assert [(each.text, each.index, each.seed) for each in result.samples] == [("a", 0, 20), ("b", 1, 21)]
+    assert result.prompt_token_ids == (1, 2)
+    assert [each.logprob for each in result.prompt_logprobs] == [None, -2.0]
+    assert result.logprobs[0].top == {7: -0.25, 3: -1.5}
+    assert list(result.logprobs[0].top) == [7, 3]
+
+
 def test_prompt_forms():
     assert prompt_message("text").text == "text"
     assert list(prompt_message((1, 2)).token_ids.ids) == [1, 2]

@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import Message
 from grpc_tools import protoc
 
+from respsd.service.oip import open_inference_pb2, open_inference_pb2_grpc
 from respsd_client.v1 import (
     action_pb2,
     generation_pb2,
@@ -23,11 +24,18 @@ from respsd_client.v1 import (
 
 PROTO = Path(__file__).resolve().parents[2] / "proto"
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
-STUBS = {module.DESCRIPTOR.name: module.DESCRIPTOR for module in (action_pb2, generation_pb2, policy_pb2, status_pb2)}
+STUBS = {
+    module.DESCRIPTOR.name: module.DESCRIPTOR
+    for module in (action_pb2, generation_pb2, policy_pb2, status_pb2, open_inference_pb2)
+}
 SERVICES = (
     (generation_pb2.DESCRIPTOR.services_by_name["GenerationService"], generation_pb2_grpc.GenerationServiceServicer),
     (policy_pb2.DESCRIPTOR.services_by_name["PolicyService"], policy_pb2_grpc.PolicyServiceServicer),
     (status_pb2.DESCRIPTOR.services_by_name["StatusService"], status_pb2_grpc.StatusServiceServicer),
+    (
+        open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"],
+        open_inference_pb2_grpc.GRPCInferenceServiceServicer,
+    ),
 )
 
 
@@ -48,10 +56,15 @@ def bare(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescrip
     copy.ClearField("options")
     copy.ClearField("source_code_info")
     for message in copy.message_type:
-        for part in (message, *message.nested_type):
-            for field in part.field:
-                field.ClearField("json_name")
+        _forget_json_names(message)
     return copy
+
+
+def _forget_json_names(message: descriptor_pb2.DescriptorProto) -> None:
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        _forget_json_names(nested)
 
 
 def test_every_file_has_its_stubs_and_they_agree(compiled):

@@ -12,7 +12,7 @@ from respsd_client.errors import FieldViolation, ServiceError
 from respsd_client.policies import ChangeOptions
 from respsd_client.policy_result import HistoryEntry, PolicyChange, PolicyDetail, PolicyFlag, PolicyFlags, PolicyInfo
 from respsd_client.request import GenerateOptions, Prompt
-from respsd_client.result import Chunk, GenerateResult, ModelInfo, Tokens
+from respsd_client.result import Chunk, GenerateResult, ModelInfo, TokenLogProb, Tokens
 from respsd_client.status_result import DaemonStatus, Load, RunningRequest
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "RunningRequest",
     "ServiceError",
     "Tls",
+    "TokenLogProb",
     "Tokens",
 ]

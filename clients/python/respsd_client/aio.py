@@ -80,9 +80,16 @@ class AsyncGenerationStream(AsyncIterator[Chunk]):
 class AsyncClient(AsyncPolicyCalls, AsyncStatusCalls):
     """Client for asyncio; made and used inside one event loop."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None) -> None:
-        """:param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on"""
-        self._channel = open_aio_channel(address, tls=tls, token=token)
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None, retries: int = 0
+    ) -> None:
+        """Raises ValueError on what cannot be.
+
+        :param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on
+        :param retries: how often a call that changes nothing is tried again where the daemon is unavailable or its
+            queue full, 0 to 4; never once its answer has begun
+        """
+        self._channel = open_aio_channel(address, tls=tls, token=token, retries=retries)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
         self._status = status_pb2_grpc.StatusServiceStub(self._channel)
@@ -102,9 +109,17 @@ class AsyncClient(AsyncPolicyCalls, AsyncStatusCalls):
         request = generate_request(generation_pb2.GenerateStreamRequest, prompt, options)
         return AsyncGenerationStream(self._generation.GenerateStream(request, timeout=timeout))
 
-    async def tokenize(self, prompt: Prompt, *, with_pieces: bool = False, timeout: float | None = None) -> Tokens:
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        with_pieces: bool = False,
+        truncate: int | None = None,
+        timeout: float | None = None,
+    ) -> Tokens:
         """Token ids of a prompt, as generation would start from."""
-        request = generation_pb2.TokenizeRequest(prompt=prompt_message(prompt), with_pieces=with_pieces)
+        message = prompt_message(prompt, truncate=truncate)
+        request = generation_pb2.TokenizeRequest(prompt=message, with_pieces=with_pieces)
         with service_errors():
             return read_tokenize(await self._generation.Tokenize(request, timeout=timeout))
 

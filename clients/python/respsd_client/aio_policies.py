@@ -92,6 +92,24 @@ class AsyncPolicyCalls:
             response = await self._policies.RollbackPolicy(request, timeout=timeout)
         return read_change(response.change)
 
+    async def nominate_policy(
+        self, policy: int | str, *, timeout: float | None = None, **intent: Unpack[ChangeOptions]
+    ) -> PolicyChange:
+        """Make a version, by number or alias, the candidate: a rollout compares it with the champion."""
+        request = policy_pb2.NominatePolicyRequest(policy=str(policy), intent=intent_of(intent))
+        with service_errors():
+            response = await self._policies.NominatePolicy(request, timeout=timeout)
+        return read_change(response.change)
+
+    async def withdraw_candidate(
+        self, *, timeout: float | None = None, **intent: Unpack[ChangeOptions]
+    ) -> PolicyChange:
+        """Let there be no candidate."""
+        request = policy_pb2.WithdrawCandidateRequest(intent=intent_of(intent))
+        with service_errors():
+            response = await self._policies.WithdrawCandidate(request, timeout=timeout)
+        return read_change(response.change)
+
     async def pin_policy(
         self, policy: int | str, *, timeout: float | None = None, **intent: Unpack[ChangeOptions]
     ) -> PolicyChange:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from respsd_client.credentials import Credentials, Tls
 
 DEFAULT_ADDRESS = "127.0.0.1:7470"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+MAX_RETRIES = 4
+_REPEATABLE = ("respsd.v1.GenerationService", "respsd.v1.StatusService")
 
 ChannelOptions = list[tuple[str, str | int]]
 
@@ -42,10 +45,29 @@ def options_for(address: str) -> ChannelOptions:
     return options
 
 
-def open_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.Channel:
-    """A channel whose calls carry the token; raises ValueError on an address or credentials that cannot be."""
+def service_config(retries: int) -> dict[str, object]:
+    """Has gRPC itself try calls again by status, later and later, and never once an answer has begun.
+
+    Only calls that change nothing are among them. Raises ValueError past what gRPC does.
+    """
+    if not 0 <= retries <= MAX_RETRIES:
+        raise ValueError(f"retries: {retries} is not allowed; it must be from 0 to {MAX_RETRIES}")
+    if retries == 0:
+        return {"methodConfig": []}
+    policy = {
+        "maxAttempts": retries + 1,
+        "initialBackoff": "0.2s",
+        "maxBackoff": "5s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+    }
+    return {"methodConfig": [{"name": [{"service": name} for name in _REPEATABLE], "retryPolicy": policy}]}
+
+
+def open_channel(address: str, *, tls: Tls | None = None, token: str | None = None, retries: int = 0) -> grpc.Channel:
+    """A channel whose calls carry the token; raises ValueError on an address, credentials or retries that cannot be."""
     given = _credentials(address, tls, token)
-    options = _all_options(address, given)
+    options = _all_options(address, given, retries)
     if given.tls is None:
         channel = grpc.insecure_channel(target_of(address), options=options)
     else:
@@ -53,10 +75,12 @@ def open_channel(address: str, *, tls: Tls | None = None, token: str | None = No
     return grpc.intercept_channel(channel, _WithMetadata(given.metadata)) if given.metadata else channel
 
 
-def open_aio_channel(address: str, *, tls: Tls | None = None, token: str | None = None) -> grpc.aio.Channel:
+def open_aio_channel(
+    address: str, *, tls: Tls | None = None, token: str | None = None, retries: int = 0
+) -> grpc.aio.Channel:
     """`open_channel` for asyncio."""
     given = _credentials(address, tls, token)
-    options = _all_options(address, given)
+    options = _all_options(address, given, retries)
     interceptors = _aio_interceptors(given.metadata)
     if given.tls is None:
         return grpc.aio.insecure_channel(target_of(address), options=options, interceptors=interceptors)
@@ -69,8 +93,8 @@ def _credentials(address: str, tls: Tls | None, token: str | None) -> Credential
     return Credentials.of(address, is_local=is_local, tls=tls, token=token)
 
 
-def _all_options(address: str, given: Credentials) -> ChannelOptions:
-    options = options_for(address)
+def _all_options(address: str, given: Credentials, retries: int) -> ChannelOptions:
+    options = [*options_for(address), ("grpc.service_config", json.dumps(service_config(retries)))]
     if given.tls is not None and given.tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", given.tls.server_name))
     return options

@@ -71,9 +71,16 @@ class Client(PolicyCalls, StatusCalls):
     Every call raises ServiceError when it fails; `timeout` is in seconds, None waits for ever.
     """
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None) -> None:
-        """:param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on"""
-        self._channel = open_channel(address, tls=tls, token=token)
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, tls: Tls | None = None, token: str | None = None, retries: int = 0
+    ) -> None:
+        """Raises ValueError on what cannot be.
+
+        :param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on
+        :param retries: how often a call that changes nothing is tried again where the daemon is unavailable or its
+            queue full, 0 to 4; never once its answer has begun
+        """
+        self._channel = open_channel(address, tls=tls, token=token, retries=retries)
         self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
         self._policies = policy_pb2_grpc.PolicyServiceStub(self._channel)
         self._status = status_pb2_grpc.StatusServiceStub(self._channel)
@@ -93,9 +100,17 @@ class Client(PolicyCalls, StatusCalls):
         request = generate_request(generation_pb2.GenerateStreamRequest, prompt, options)
         return GenerationStream(self._generation.GenerateStream(request, timeout=timeout))
 
-    def tokenize(self, prompt: Prompt, *, with_pieces: bool = False, timeout: float | None = None) -> Tokens:
+    def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        with_pieces: bool = False,
+        truncate: int | None = None,
+        timeout: float | None = None,
+    ) -> Tokens:
         """Token ids of a prompt, as generation would start from."""
-        request = generation_pb2.TokenizeRequest(prompt=prompt_message(prompt), with_pieces=with_pieces)
+        message = prompt_message(prompt, truncate=truncate)
+        request = generation_pb2.TokenizeRequest(prompt=message, with_pieces=with_pieces)
         with service_errors():
             return read_tokenize(self._generation.Tokenize(request, timeout=timeout))
 

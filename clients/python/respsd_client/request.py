@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, TypeVar, cast
+from typing import Literal, TypedDict, TypeVar, cast
 
 from respsd_client.v1 import action_pb2, generation_pb2
 
@@ -37,6 +37,18 @@ class GenerateOptions(TypedDict, total=False):
     ignore_eos: bool
     include_stop: bool
     """Whether the text keeps what ended it."""
+    time_limit: float | None
+    """Seconds after which the output ends with what it has; unlike `timeout` that is no error."""
+    n: int | None
+    """Samples of the prompt; over 1 needs a temperature over 0. They come as `result.samples`."""
+    logprobs: int | None
+    """Tell each output token's log-probability and those of so many most probable tokens in its place; 0: its own."""
+    prompt_logprobs: int | None
+    """The same for the prompt's tokens."""
+    echo: bool
+    """Begin the text with the prompt's."""
+    truncate: int | None
+    """Keep the prompt's last so many tokens."""
     action: str | tuple[int, int, int] | None
     """Draft tree of every step, `(total_tokens, depth, top_k)` or `"TT,d,k"`; `"off"` decodes plainly."""
     policy: str | int | None
@@ -47,6 +59,8 @@ class GenerateOptions(TypedDict, total=False):
     """Leave no rows of this request for policies to learn from."""
     skip_special_tokens: bool | None
     """Unset: true."""
+    priority: Literal["low", "normal", "high"] | None
+    """Who goes first of the requests that wait. Unset: normal."""
     request_id: str | None
 
 
@@ -60,7 +74,7 @@ def generate_request(kind: type[Request], prompt: Prompt, options: GenerateOptio
         raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
     return kind(
         request_id=options.get("request_id"),
-        prompt=prompt_message(prompt),
+        prompt=prompt_message(prompt, truncate=options.get("truncate")),
         sampling=_sampling(options),
         stopping=_stopping(options),
         speculation=_speculation(
@@ -68,18 +82,23 @@ def generate_request(kind: type[Request], prompt: Prompt, options: GenerateOptio
         ),
         learning_opt_out=options.get("learning_opt_out", False),
         skip_special_tokens=options.get("skip_special_tokens"),
+        priority=_priority(options.get("priority")),
+        logprobs=options.get("logprobs"),
+        prompt_logprobs=options.get("prompt_logprobs"),
+        echo=options.get("echo", False),
     )
 
 
-def prompt_message(prompt: Prompt) -> generation_pb2.Prompt:
+def prompt_message(prompt: Prompt, *, truncate: int | None = None) -> generation_pb2.Prompt:
     """The prompt message; what the elements are decides between token ids and chat."""
     if isinstance(prompt, str):
-        return generation_pb2.Prompt(text=prompt)
+        return generation_pb2.Prompt(text=prompt, truncate=truncate)
     if prompt and isinstance(prompt[0], Mapping):
         turns = cast("Sequence[Mapping[str, str]]", prompt)
         messages = [generation_pb2.ChatMessage(role=turn["role"], content=turn["content"]) for turn in turns]
-        return generation_pb2.Prompt(chat=generation_pb2.Chat(messages=messages))
-    return generation_pb2.Prompt(token_ids=generation_pb2.TokenIds(ids=cast("Sequence[int]", prompt)))
+        return generation_pb2.Prompt(chat=generation_pb2.Chat(messages=messages), truncate=truncate)
+    ids = generation_pb2.TokenIds(ids=cast("Sequence[int]", prompt))
+    return generation_pb2.Prompt(token_ids=ids, truncate=truncate)
 
 
 def parse_action(action: str | tuple[int, int, int]) -> tuple[int, int, int]:
@@ -90,6 +109,12 @@ def parse_action(action: str | tuple[int, int, int]) -> tuple[int, int, int]:
     except ValueError:
         raise ValueError(f"action {action!r} is neither 'off' nor total_tokens,depth,top_k") from None
     return total_tokens, depth, top_k
+
+
+def _priority(name: str | None) -> generation_pb2.Priority.ValueType:
+    if name is None:
+        return generation_pb2.PRIORITY_UNSPECIFIED
+    return generation_pb2.Priority.Value(f"PRIORITY_{name.upper()}")
 
 
 def _sampling(options: GenerateOptions) -> generation_pb2.Sampling:
@@ -103,6 +128,7 @@ def _sampling(options: GenerateOptions) -> generation_pb2.Sampling:
         presence_penalty=options.get("presence_penalty"),
         logit_bias=options.get("logit_bias"),
         seed=options.get("seed"),
+        n=options.get("n"),
     )
 
 
@@ -115,6 +141,7 @@ def _stopping(options: GenerateOptions) -> generation_pb2.Stopping:
         stop_token_ids=options.get("stop_token_ids"),
         ignore_eos=options.get("ignore_eos", False),
         include_stop=options.get("include_stop", False),
+        time_limit_seconds=options.get("time_limit"),
     )
 
 

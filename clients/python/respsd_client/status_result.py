@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from respsd_client.v1 import status_pb2
@@ -20,6 +20,25 @@ class Load:
     seconds_since_progress: float
     """0 when idle, infinite once the engine died."""
     accepting: bool
+    """Whether a request would be taken now."""
+    max_running: int = 0
+    max_waiting: int = 0
+    waiting_tokens: int = 0
+    """Of the waiting requests' prompts and budgets."""
+    max_waiting_tokens: int | None = None
+    """None: no bound."""
+    waiting_by_priority: Mapping[str, int] = field(default_factory=dict)
+    """low, normal, high."""
+    oldest_waiting_seconds: float = 0.0
+    expected_wait_seconds: float | None = None
+    """Of a request that comes now, by the rate at which requests start; None: not measured."""
+    max_queue_seconds: float | None = None
+    """None: a request may wait as long as it takes."""
+    in_flight: int = 0
+    """Generation calls that are being answered."""
+    max_in_flight: int = 0
+    max_client_requests: int | None = None
+    """Of one caller at once; None: no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +85,8 @@ class DaemonStatus:
     """Why no policy is trained now; None where the daemon learns."""
     rollout: tuple[str, ...] = ()
     """The comparisons of policies that are under way, in words."""
+    notices: tuple[str, ...] = ()
+    """What this run of the daemon found damaged and put right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +106,23 @@ class RunningRequest:
 def read_load(message: status_pb2.GetLoadResponse) -> Load:
     """The load of an answer."""
     return Load(
-        message.running,
-        message.waiting,
-        message.kv_tokens_reserved,
-        message.kv_tokens_total,
-        message.seconds_since_progress,
-        message.accepting,
+        running=message.running,
+        waiting=message.waiting,
+        kv_tokens_reserved=message.kv_tokens_reserved,
+        kv_tokens_total=message.kv_tokens_total,
+        seconds_since_progress=message.seconds_since_progress,
+        accepting=message.accepting,
+        max_running=message.max_running,
+        max_waiting=message.max_waiting,
+        waiting_tokens=message.waiting_tokens,
+        max_waiting_tokens=message.max_waiting_tokens if message.HasField("max_waiting_tokens") else None,
+        waiting_by_priority=dict(message.waiting_by_priority),
+        oldest_waiting_seconds=message.oldest_waiting_seconds,
+        expected_wait_seconds=message.expected_wait_seconds if message.HasField("expected_wait_seconds") else None,
+        max_queue_seconds=message.max_queue_seconds if message.HasField("max_queue_seconds") else None,
+        in_flight=message.in_flight,
+        max_in_flight=message.max_in_flight,
+        max_client_requests=message.max_client_requests if message.HasField("max_client_requests") else None,
     )
 
 
@@ -112,6 +144,7 @@ def read_status(message: status_pb2.GetStatusResponse) -> DaemonStatus:
         totals=_read_totals(message.totals),
         learning_paused=message.learning_paused if message.HasField("learning_paused") else None,
         rollout=tuple(message.rollout),
+        notices=tuple(message.notices),
     )
 
 

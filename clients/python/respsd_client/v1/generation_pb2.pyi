@@ -20,6 +20,36 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Priority:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As normal."""
+    PRIORITY_LOW: _Priority.ValueType  # 1
+    """For work that can wait."""
+    PRIORITY_NORMAL: _Priority.ValueType  # 2
+    """For most."""
+    PRIORITY_HIGH: _Priority.ValueType  # 3
+    """For somebody who waits."""
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Priority is how much sooner a request starts than others that wait: each step counts as some seconds of waiting
+    (the daemon's admission.priority_head_start), so nothing waits for ever. It changes nothing once a request runs.
+    """
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As normal."""
+PRIORITY_LOW: Priority.ValueType  # 1
+"""For work that can wait."""
+PRIORITY_NORMAL: Priority.ValueType  # 2
+"""For most."""
+PRIORITY_HIGH: Priority.ValueType  # 3
+"""For somebody who waits."""
+Global___Priority: _TypeAlias = Priority  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -40,6 +70,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The model's context is full and the request set no budget."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 6
     """The daemon gave the request up; a caller's own cancel ends the call with the status CANCELLED instead."""
+    FINISH_REASON_TIME_LIMIT: _FinishReason.ValueType  # 7
+    """The request's own time limit passed."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """FinishReason is why an output ended."""
@@ -58,6 +90,8 @@ FINISH_REASON_CONTEXT: FinishReason.ValueType  # 5
 """The model's context is full and the request set no budget."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 6
 """The daemon gave the request up; a caller's own cancel ends the call with the status CANCELLED instead."""
+FINISH_REASON_TIME_LIMIT: FinishReason.ValueType  # 7
+"""The request's own time limit passed."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -73,6 +107,10 @@ class GenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     LEARNING_OPT_OUT_FIELD_NUMBER: _builtins.int
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ECHO_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names the request in logs and in the experience log: 1 to 128 visible ASCII characters, unique among the
     requests in flight. Unset: the call's `x-request-id` metadata, else an id that the daemon makes.
@@ -81,6 +119,17 @@ class GenerateRequest(_message.Message):
     """Leave no rows of this request in the experience log that policies learn from."""
     skip_special_tokens: _builtins.bool
     """Whether the text leaves out the tokenizer's special tokens. Unset: true."""
+    priority: Global___Priority.ValueType
+    """Who goes first of the requests that wait. Unset: normal."""
+    logprobs: _builtins.int
+    """Tell the log-probability of each output token, and those of so many most probable tokens in its place; 0 tells
+    of the output's own tokens alone. They are the model's own, before temperature and everything else of Sampling,
+    in nats. Unset: none.
+    """
+    prompt_logprobs: _builtins.int
+    """The same for the prompt's tokens. Unset: none."""
+    echo: _builtins.bool
+    """Begin the answer with the prompt: its text goes before the generated text, and prompt_token_ids holds its tokens."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue. Required."""
@@ -107,15 +156,27 @@ class GenerateRequest(_message.Message):
         speculation: Global___Speculation | None = ...,
         learning_opt_out: _builtins.bool = ...,
         skip_special_tokens: _builtins.bool | None = ...,
+        priority: Global___Priority.ValueType = ...,
+        logprobs: _builtins.int | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
+        echo: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "logprobs", b"logprobs", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "learning_opt_out", b"learning_opt_out", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "echo", b"echo", "learning_opt_out", b"learning_opt_out", "logprobs", b"logprobs", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
     _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
     _WhichOneofReturnType__skip_special_tokens: _TypeAlias = _typing.Literal["skip_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__skip_special_tokens: _TypeAlias = _typing.Literal["_skip_special_tokens", b"_skip_special_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
     @_typing.overload
@@ -136,11 +197,23 @@ class GenerateStreamRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _builtins.int
     LEARNING_OPT_OUT_FIELD_NUMBER: _builtins.int
     SKIP_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    ECHO_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """See GenerateRequest."""
     learning_opt_out: _builtins.bool
     """See GenerateRequest."""
     skip_special_tokens: _builtins.bool
+    """See GenerateRequest."""
+    priority: Global___Priority.ValueType
+    """See GenerateRequest."""
+    logprobs: _builtins.int
+    """See GenerateRequest."""
+    prompt_logprobs: _builtins.int
+    """See GenerateRequest."""
+    echo: _builtins.bool
     """See GenerateRequest."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
@@ -168,15 +241,27 @@ class GenerateStreamRequest(_message.Message):
         speculation: Global___Speculation | None = ...,
         learning_opt_out: _builtins.bool = ...,
         skip_special_tokens: _builtins.bool | None = ...,
+        priority: Global___Priority.ValueType = ...,
+        logprobs: _builtins.int | None = ...,
+        prompt_logprobs: _builtins.int | None = ...,
+        echo: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "logprobs", b"logprobs", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "learning_opt_out", b"learning_opt_out", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "_request_id", b"_request_id", "_skip_special_tokens", b"_skip_special_tokens", "echo", b"echo", "learning_opt_out", b"learning_opt_out", "logprobs", b"logprobs", "priority", b"priority", "prompt", b"prompt", "prompt_logprobs", b"prompt_logprobs", "request_id", b"request_id", "sampling", b"sampling", "skip_special_tokens", b"skip_special_tokens", "speculation", b"speculation", "stopping", b"stopping"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
+    _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
+    _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__request_id: _TypeAlias = _typing.Literal["request_id"]  # noqa: Y015
     _WhichOneofArgType__request_id: _TypeAlias = _typing.Literal["_request_id", b"_request_id"]  # noqa: Y015
     _WhichOneofReturnType__skip_special_tokens: _TypeAlias = _typing.Literal["skip_special_tokens"]  # noqa: Y015
     _WhichOneofArgType__skip_special_tokens: _TypeAlias = _typing.Literal["_skip_special_tokens", b"_skip_special_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs) -> _WhichOneofReturnType__prompt_logprobs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__request_id) -> _WhichOneofReturnType__request_id | None: ...
     @_typing.overload
@@ -186,7 +271,9 @@ Global___GenerateStreamRequest: _TypeAlias = GenerateStreamRequest  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
-    """GenerateResponse is one complete output."""
+    """GenerateResponse is one complete output, or several samples; then text, token_ids, finished and logprobs are the
+    first one's.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,6 +281,10 @@ class GenerateResponse(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     text: _builtins.str
@@ -206,6 +297,22 @@ class GenerateResponse(_message.Message):
     def finished(self) -> Global___Finished:
         """How and why the output ended."""
 
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProb]:
+        """One for each of token_ids, where asked for."""
+
+    @_builtins.property
+    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The prompt's tokens after truncation, where echo is asked for."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProb]:
+        """One for each token of the prompt, where asked for."""
+
+    @_builtins.property
+    def samples(self) -> _containers.RepeatedCompositeFieldContainer[Global___Sample]:
+        """Every sample in order, the first one too, where more than one is asked for."""
+
     def __init__(
         self,
         *,
@@ -213,24 +320,155 @@ class GenerateResponse(_message.Message):
         text: _builtins.str = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         finished: Global___Finished | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogProb] | None = ...,
+        prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        prompt_logprobs: _abc.Iterable[Global___TokenLogProb] | None = ...,
+        samples: _abc.Iterable[Global___Sample] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "request_id", b"request_id", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "samples", b"samples", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
+class Sample(_message.Message):
+    """Sample is one of several outputs of one prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """See GenerateResponse."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """See GenerateResponse."""
+
+    @_builtins.property
+    def finished(self) -> Global___Finished:
+        """How and why it ended. Its seed alone, without further samples, gives the same output again."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProb]:
+        """See GenerateResponse."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        finished: Global___Finished | None = ...,
+        logprobs: _abc.Iterable[Global___TokenLogProb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished", b"finished", "logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Sample: _TypeAlias = Sample  # noqa: Y015
+
+@_typing.final
+class TokenLogProb(_message.Message):
+    """TokenLogProb is a token's log-probability after the tokens before it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    TOP_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """In nats. Unset for the prompt's first token, which follows nothing."""
+    @_builtins.property
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopToken]:
+        """The most probable tokens in its place, the best first; of equals the lower id."""
+
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float | None = ...,
+        top: _abc.Iterable[Global___TopToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprob", b"_logprob", "logprob", b"logprob", "token_id", b"token_id", "top", b"top"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__logprob: _TypeAlias = _typing.Literal["logprob"]  # noqa: Y015
+    _WhichOneofArgType__logprob: _TypeAlias = _typing.Literal["_logprob", b"_logprob"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprob) -> _WhichOneofReturnType__logprob | None: ...
+
+Global___TokenLogProb: _TypeAlias = TokenLogProb  # noqa: Y015
+
+@_typing.final
+class TopToken(_message.Message):
+    """TopToken is one of the most probable tokens at a place."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: _builtins.int
+    LOGPROB_FIELD_NUMBER: _builtins.int
+    token_id: _builtins.int
+    """The token."""
+    logprob: _builtins.float
+    """In nats."""
+    def __init__(
+        self,
+        *,
+        token_id: _builtins.int = ...,
+        logprob: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logprob", b"logprob", "token_id", b"token_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TopToken: _TypeAlias = TopToken  # noqa: Y015
+
+@_typing.final
+class PromptLogProbs(_message.Message):
+    """PromptLogProbs is what the model says of a prompt's tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProb]:
+        """One for each token of the prompt, in order."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___TokenLogProb] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLogProbs: _TypeAlias = PromptLogProbs  # noqa: Y015
+
+@_typing.final
 class GenerateStreamResponse(_message.Message):
-    """GenerateStreamResponse is one message of a stream: started once, any number of chunks, finished once."""
+    """GenerateStreamResponse is one message of a stream: started once, any number of chunks, finished once. With several
+    samples their chunks are mixed, and each sample finishes once.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STARTED_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def started(self) -> Global___Started:
         """The first message: the request is accepted."""
@@ -241,7 +479,11 @@ class GenerateStreamResponse(_message.Message):
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """The last message."""
+        """The last message of each sample."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> Global___PromptLogProbs:
+        """After started and before all chunks, where asked for; a long prompt's come in several messages."""
 
     def __init__(
         self,
@@ -249,12 +491,13 @@ class GenerateStreamResponse(_message.Message):
         started: Global___Started | None = ...,
         chunk: Global___Chunk | None = ...,
         finished: Global___Finished | None = ...,
+        prompt_logprobs: Global___PromptLogProbs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "finished", b"finished", "prompt_logprobs", b"prompt_logprobs", "started", b"started"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "finished", b"finished", "started", b"started"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "finished", b"finished", "prompt_logprobs", b"prompt_logprobs", "started", b"started"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "chunk", "finished"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["started", "chunk", "finished", "prompt_logprobs"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -269,8 +512,13 @@ class Prompt(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    TRUNCATE_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Plain text; the tokenizer adds the special tokens that the model expects before it."""
+    truncate: _builtins.int
+    """Keep the last so many tokens where the prompt has more; at least 1. A beginning-of-sequence token in front stays in
+    front, in place of one more of the others. Unset: an over-long prompt is refused.
+    """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Token ids, taken as they are."""
@@ -285,13 +533,19 @@ class Prompt(_message.Message):
         text: _builtins.str = ...,
         token_ids: Global___TokenIds | None = ...,
         chat: Global___Chat | None = ...,
+        truncate: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_truncate", b"_truncate", "chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids", "truncate", b"truncate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_truncate", b"_truncate", "chat", b"chat", "kind", b"kind", "text", b"text", "token_ids", b"token_ids", "truncate", b"truncate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__truncate: _TypeAlias = _typing.Literal["truncate"]  # noqa: Y015
+    _WhichOneofArgType__truncate: _TypeAlias = _typing.Literal["_truncate", b"_truncate"]  # noqa: Y015
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["text", "token_ids", "chat"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__truncate) -> _WhichOneofReturnType__truncate | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
@@ -408,6 +662,7 @@ class Sampling(_message.Message):
     PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
     LOGIT_BIAS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits. Unset or 0: greedy decoding."""
     top_p: _builtins.float
@@ -426,6 +681,10 @@ class Sampling(_message.Message):
     """Decides all randomness; at most 2**63 - 1. The same seed gives the same text whatever the draft trees, the
     policy and the other requests. Unset: drawn by the daemon and returned.
     """
+    n: _builtins.int
+    """Samples of the prompt, each an output of its own; over 1 only above temperature 0. The first one is what the seed
+    gives alone; sample i has a seed that is derived from the seed and i, and told in its Finished. Unset: 1.
+    """
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to the logits of these token ids."""
@@ -442,15 +701,18 @@ class Sampling(_message.Message):
         presence_penalty: _builtins.float | None = ...,
         logit_bias: _abc.Mapping[_builtins.int, _builtins.float] | None = ...,
         seed: _builtins.int | None = ...,
+        n: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_min_p", b"_min_p", "_n", b"_n", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "logit_bias", b"logit_bias", "min_p", b"min_p", "n", b"n", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
     _WhichOneofReturnType__min_p: _TypeAlias = _typing.Literal["min_p"]  # noqa: Y015
     _WhichOneofArgType__min_p: _TypeAlias = _typing.Literal["_min_p", b"_min_p"]  # noqa: Y015
+    _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
+    _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015
     _WhichOneofReturnType__presence_penalty: _TypeAlias = _typing.Literal["presence_penalty"]  # noqa: Y015
     _WhichOneofArgType__presence_penalty: _TypeAlias = _typing.Literal["_presence_penalty", b"_presence_penalty"]  # noqa: Y015
     _WhichOneofReturnType__repetition_penalty: _TypeAlias = _typing.Literal["repetition_penalty"]  # noqa: Y015
@@ -467,6 +729,8 @@ class Sampling(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__frequency_penalty) -> _WhichOneofReturnType__frequency_penalty | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_p) -> _WhichOneofReturnType__min_p | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__n) -> _WhichOneofReturnType__n | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__presence_penalty) -> _WhichOneofReturnType__presence_penalty | None: ...
     @_typing.overload
@@ -494,6 +758,7 @@ class Stopping(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     INCLUDE_STOP_FIELD_NUMBER: _builtins.int
+    TIME_LIMIT_SECONDS_FIELD_NUMBER: _builtins.int
     max_new_tokens: _builtins.int
     """The budget, at least 1; with the prompt it must fit the model's context. Unset: the daemon's default, or
     what is left of the context where that is less.
@@ -504,6 +769,10 @@ class Stopping(_message.Message):
     """Whether the model's own end-of-sequence tokens are ordinary tokens."""
     include_stop: _builtins.bool
     """Whether the text keeps what ended it: the stop string, or the text of the stop token."""
+    time_limit_seconds: _builtins.float
+    """Seconds after which the output ends with what it has, waiting in the queue included; over 0. Unlike a call's
+    deadline it is no error. Unset: no limit.
+    """
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Texts that end the output where they first appear. None may be empty."""
@@ -521,19 +790,24 @@ class Stopping(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         ignore_eos: _builtins.bool = ...,
         include_stop: _builtins.bool = ...,
+        time_limit_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_time_limit_seconds", b"_time_limit_seconds", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "time_limit_seconds", b"time_limit_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "ignore_eos", b"ignore_eos", "include_stop", b"include_stop", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens", "_min_new_tokens", b"_min_new_tokens", "_time_limit_seconds", b"_time_limit_seconds", "ignore_eos", b"ignore_eos", "include_stop", b"include_stop", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "time_limit_seconds", b"time_limit_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_new_tokens: _TypeAlias = _typing.Literal["max_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_new_tokens: _TypeAlias = _typing.Literal["_max_new_tokens", b"_max_new_tokens"]  # noqa: Y015
     _WhichOneofReturnType__min_new_tokens: _TypeAlias = _typing.Literal["min_new_tokens"]  # noqa: Y015
     _WhichOneofArgType__min_new_tokens: _TypeAlias = _typing.Literal["_min_new_tokens", b"_min_new_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__time_limit_seconds: _TypeAlias = _typing.Literal["time_limit_seconds"]  # noqa: Y015
+    _WhichOneofArgType__time_limit_seconds: _TypeAlias = _typing.Literal["_time_limit_seconds", b"_time_limit_seconds"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_new_tokens) -> _WhichOneofReturnType__max_new_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_new_tokens) -> _WhichOneofReturnType__min_new_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_limit_seconds) -> _WhichOneofReturnType__time_limit_seconds | None: ...
 
 Global___Stopping: _TypeAlias = Stopping  # noqa: Y015
 
@@ -584,22 +858,32 @@ class Started(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, given or made."""
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     seed: _builtins.int
-    """The seed in use, given or drawn."""
+    """The seed in use, given or drawn; the first sample's."""
+    samples: _builtins.int
+    """Samples that the stream holds."""
+    @_builtins.property
+    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The prompt's tokens after truncation, where echo is asked for."""
+
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         prompt_tokens: _builtins.int = ...,
         seed: _builtins.int = ...,
+        prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "samples", b"samples", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,27 +891,39 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Chunk(_message.Message):
-    """Chunk is a run of committed tokens and the text that became certain with them."""
+    """Chunk is a run of committed tokens and the text that became certain with them. Where echo is asked for, a chunk
+    without tokens comes first and holds the prompt's text.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """Text; it may lag behind the tokens while a character is unfinished or a stop string may be beginning."""
+    index: _builtins.int
+    """Which sample it belongs to, from 0."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Committed tokens."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogProb]:
+        """One for each of token_ids, where asked for."""
 
     def __init__(
         self,
         *,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
+        index: _builtins.int = ...,
+        logprobs: _abc.Iterable[Global___TokenLogProb] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -649,12 +945,13 @@ class Finished(_message.Message):
     POLICY_VERSION_FIRST_FIELD_NUMBER: _builtins.int
     POLICY_VERSION_LAST_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     """Why."""
     matched_stop: _builtins.str
     """The stop string that ended the output, where one did."""
     seed: _builtins.int
-    """The seed in use, given or drawn."""
+    """The seed in use, given, drawn or derived."""
     steps: _builtins.int
     """Draft, verify and commit cycles; the first token comes from the prompt's own forward pass, not from a step."""
     drafted_tokens: _builtins.int
@@ -665,6 +962,8 @@ class Finished(_message.Message):
     """Policy version that chose the first window's draft tree; unset where the request fixed its trees itself."""
     policy_version_last: _builtins.int
     """Policy version that chose the last window's draft tree; differs from the first after a swap in mid-request."""
+    index: _builtins.int
+    """Which sample this is the end of, from 0."""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """Token counts."""
@@ -686,10 +985,11 @@ class Finished(_message.Message):
         policy_version_first: _builtins.int | None = ...,
         policy_version_last: _builtins.int | None = ...,
         timings: Global___Timings | None = ...,
+        index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_policy_version_first", b"_policy_version_first", "_policy_version_last", b"_policy_version_last", "matched_stop", b"matched_stop", "policy_version_first", b"policy_version_first", "policy_version_last", b"policy_version_last", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_policy_version_first", b"_policy_version_first", "_policy_version_last", b"_policy_version_last", "accepted_tokens", b"accepted_tokens", "drafted_tokens", b"drafted_tokens", "finish_reason", b"finish_reason", "matched_stop", b"matched_stop", "policy_version_first", b"policy_version_first", "policy_version_last", b"policy_version_last", "seed", b"seed", "steps", b"steps", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop", "_policy_version_first", b"_policy_version_first", "_policy_version_last", b"_policy_version_last", "accepted_tokens", b"accepted_tokens", "drafted_tokens", b"drafted_tokens", "finish_reason", b"finish_reason", "index", b"index", "matched_stop", b"matched_stop", "policy_version_first", b"policy_version_first", "policy_version_last", b"policy_version_last", "seed", b"seed", "steps", b"steps", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__matched_stop: _TypeAlias = _typing.Literal["matched_stop"]  # noqa: Y015
     _WhichOneofArgType__matched_stop: _TypeAlias = _typing.Literal["_matched_stop", b"_matched_stop"]  # noqa: Y015

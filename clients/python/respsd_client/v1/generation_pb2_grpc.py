@@ -29,9 +29,9 @@ class GenerationServiceStub(object):
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     def __init__(self, channel):
@@ -66,9 +66,9 @@ class GenerationServiceServicer(object):
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     def Generate(self, request, context):
@@ -79,8 +79,8 @@ class GenerationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """GenerateStream sends tokens as they are committed: started, chunks, finished. The seed decides the output,
-        so with the same seed the chunks joined are what Generate returns.
+        """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
+        chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,9 +135,9 @@ class GenerationService(object):
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     @staticmethod

@@ -30,9 +30,9 @@ class GenerationServiceStub:
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     @_typing.overload
@@ -42,8 +42,8 @@ class GenerationServiceStub:
     Generate: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
     """Generate answers once, when the output is complete."""
     GenerateStream: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateStreamRequest, _generation_pb2.GenerateStreamResponse]
-    """GenerateStream sends tokens as they are committed: started, chunks, finished. The seed decides the output,
-    so with the same seed the chunks joined are what Generate returns.
+    """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
+    chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]
     """Tokenize turns a prompt into the token ids that generation would start from."""
@@ -55,17 +55,17 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generate answers once, when the output is complete."""
     GenerateStream: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateStreamRequest, _generation_pb2.GenerateStreamResponse]  # type: ignore[assignment]
-    """GenerateStream sends tokens as they are committed: started, chunks, finished. The seed decides the output,
-    so with the same seed the chunks joined are what Generate returns.
+    """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
+    chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_generation_pb2.TokenizeRequest, _generation_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Tokenize turns a prompt into the token ids that generation would start from."""
@@ -76,9 +76,9 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     """GenerationService generates text with the served model.
 
     Failures are gRPC statuses, never messages: INVALID_ARGUMENT (with google.rpc.BadRequest naming the field),
-    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (queue full, with
-    google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED, CANCELLED, INTERNAL. The trailing
-    metadata of every answer holds `x-request-id`, which a caller may also send.
+    NOT_FOUND (policy), FAILED_PRECONDITION (a policy that cannot serve), RESOURCE_EXHAUSTED (a limit of admission is
+    reached, or memory is short; with google.rpc.RetryInfo), UNAVAILABLE (loading, draining), DEADLINE_EXCEEDED,
+    CANCELLED, INTERNAL. The trailing metadata of every answer holds `x-request-id`, which a caller may also send.
     """
 
     @_abc_1.abstractmethod
@@ -95,8 +95,8 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.GenerateStreamRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateStreamResponse], _abc.AsyncIterator[_generation_pb2.GenerateStreamResponse]]:
-        """GenerateStream sends tokens as they are committed: started, chunks, finished. The seed decides the output,
-        so with the same seed the chunks joined are what Generate returns.
+        """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
+        chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
         """
 
     @_abc_1.abstractmethod

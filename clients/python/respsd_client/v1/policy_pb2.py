@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from respsd_client.v1 import action_pb2 as respsd_dot_v1_dot_action__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16respsd/v1/policy.proto\x12\trespsd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16respsd/v1/action.proto\"\x15\n\x13ListPoliciesRequest\"z\n\x14ListPoliciesResponse\x12#\n\x08policies\x18\x01 \x03(\x0b\x32\x11.respsd.v1.Policy\x12\x1c\n\x03pin\x18\x02 \x01(\x0b\x32\x0f.respsd.v1.Flag\x12\x1f\n\x06\x66reeze\x18\x03 \x01(\x0b\x32\x0f.respsd.v1.Flag\"\xed\x01\n\x06Policy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12+\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x13\n\x06parent\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11tokens_per_second\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12!\n\x06\x61\x63tion\x18\x08 \x01(\x0b\x32\x11.respsd.v1.ActionB\t\n\x07_parentB\x14\n\x12_tokens_per_second\"o\n\x04\x46lag\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x07version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"8\n\x06Intent\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\x84\x02\n\x0cHistoryEntry\x12\n\n\x02id\x18\x01 \x01(\x04\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\r\n\x05\x65vent\x18\x04 \x01(\t\x12\x12\n\x05\x61lias\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0c\x66rom_version\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\nto_version\x18\x07 \x01(\x04H\x02\x88\x01\x01\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x14\n\x07\x66igures\x18\t \x01(\tH\x03\x88\x01\x01\x42\x08\n\x06_aliasB\x0f\n\r_from_versionB\r\n\x0b_to_versionB\n\n\x08_figures\"I\n\x0cPolicyChange\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.respsd.v1.HistoryEntry\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\"\n\x10GetPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"f\n\x11GetPolicyResponse\x12!\n\x06policy\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Policy\x12\x10\n\x08manifest\x18\x02 \x01(\t\x12\x12\n\x05\x66\x61ult\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_fault\"U\n\x12ListHistoryRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x11\n\tbefore_id\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\r\"?\n\x13ListHistoryResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.respsd.v1.HistoryEntry\"I\n\x14PromotePolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"@\n\x15PromotePolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"J\n\x15RollbackPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"A\n\x16RollbackPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"E\n\x10PinPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"<\n\x11PinPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"7\n\x12UnpinPolicyRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\">\n\x13UnpinPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\":\n\x15\x46reezeLearningRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"A\n\x16\x46reezeLearningResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"<\n\x17UnfreezeLearningRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"C\n\x18UnfreezeLearningResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"%\n\x13\x45xportPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"8\n\x14\x45xportPolicyResponse\x12\x0f\n\x07\x61rchive\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x04\"I\n\x13ImportPolicyRequest\x12\x0f\n\x07\x61rchive\x18\x01 \x01(\x0c\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"?\n\x14ImportPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"H\n\x13\x44\x65letePolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"?\n\x14\x44\x65letePolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"4\n\x0fTrainNowRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"#\n\x10TrainNowResponse\x12\x0f\n\x07started\x18\x01 \x01(\t2\xa3\x08\n\rPolicyService\x12O\n\x0cListPolicies\x12\x1e.respsd.v1.ListPoliciesRequest\x1a\x1f.respsd.v1.ListPoliciesResponse\x12\x46\n\tGetPolicy\x12\x1b.respsd.v1.GetPolicyRequest\x1a\x1c.respsd.v1.GetPolicyResponse\x12L\n\x0bListHistory\x12\x1d.respsd.v1.ListHistoryRequest\x1a\x1e.respsd.v1.ListHistoryResponse\x12R\n\rPromotePolicy\x12\x1f.respsd.v1.PromotePolicyRequest\x1a .respsd.v1.PromotePolicyResponse\x12U\n\x0eRollbackPolicy\x12 .respsd.v1.RollbackPolicyRequest\x1a!.respsd.v1.RollbackPolicyResponse\x12\x46\n\tPinPolicy\x12\x1b.respsd.v1.PinPolicyRequest\x1a\x1c.respsd.v1.PinPolicyResponse\x12L\n\x0bUnpinPolicy\x12\x1d.respsd.v1.UnpinPolicyRequest\x1a\x1e.respsd.v1.UnpinPolicyResponse\x12U\n\x0e\x46reezeLearning\x12 .respsd.v1.FreezeLearningRequest\x1a!.respsd.v1.FreezeLearningResponse\x12[\n\x10UnfreezeLearning\x12\".respsd.v1.UnfreezeLearningRequest\x1a#.respsd.v1.UnfreezeLearningResponse\x12O\n\x0c\x45xportPolicy\x12\x1e.respsd.v1.ExportPolicyRequest\x1a\x1f.respsd.v1.ExportPolicyResponse\x12O\n\x0cImportPolicy\x12\x1e.respsd.v1.ImportPolicyRequest\x1a\x1f.respsd.v1.ImportPolicyResponse\x12O\n\x0c\x44\x65letePolicy\x12\x1e.respsd.v1.DeletePolicyRequest\x1a\x1f.respsd.v1.DeletePolicyResponse\x12\x43\n\x08TrainNow\x12\x1a.respsd.v1.TrainNowRequest\x1a\x1b.respsd.v1.TrainNowResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16respsd/v1/policy.proto\x12\trespsd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16respsd/v1/action.proto\"\x15\n\x13ListPoliciesRequest\"z\n\x14ListPoliciesResponse\x12#\n\x08policies\x18\x01 \x03(\x0b\x32\x11.respsd.v1.Policy\x12\x1c\n\x03pin\x18\x02 \x01(\x0b\x32\x0f.respsd.v1.Flag\x12\x1f\n\x06\x66reeze\x18\x03 \x01(\x0b\x32\x0f.respsd.v1.Flag\"\xed\x01\n\x06Policy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12+\n\x07\x63reated\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x05 \x01(\t\x12\x13\n\x06parent\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x1e\n\x11tokens_per_second\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12!\n\x06\x61\x63tion\x18\x08 \x01(\x0b\x32\x11.respsd.v1.ActionB\t\n\x07_parentB\x14\n\x12_tokens_per_second\"o\n\x04\x46lag\x12&\n\x02\x61t\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x07version\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"8\n\x06Intent\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"\x84\x02\n\x0cHistoryEntry\x12\n\n\x02id\x18\x01 \x01(\x04\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\r\n\x05\x65vent\x18\x04 \x01(\t\x12\x12\n\x05\x61lias\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0c\x66rom_version\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12\x17\n\nto_version\x18\x07 \x01(\x04H\x02\x88\x01\x01\x12\x0e\n\x06reason\x18\x08 \x01(\t\x12\x14\n\x07\x66igures\x18\t \x01(\tH\x03\x88\x01\x01\x42\x08\n\x06_aliasB\x0f\n\r_from_versionB\r\n\x0b_to_versionB\n\n\x08_figures\"I\n\x0cPolicyChange\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.respsd.v1.HistoryEntry\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\"\n\x10GetPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"f\n\x11GetPolicyResponse\x12!\n\x06policy\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Policy\x12\x10\n\x08manifest\x18\x02 \x01(\t\x12\x12\n\x05\x66\x61ult\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_fault\"U\n\x12ListHistoryRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\r\n\x05\x61lias\x18\x02 \x01(\t\x12\x11\n\tbefore_id\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\r\"?\n\x13ListHistoryResponse\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.respsd.v1.HistoryEntry\"I\n\x14PromotePolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"@\n\x15PromotePolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"J\n\x15RollbackPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"A\n\x16RollbackPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"J\n\x15NominatePolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"A\n\x16NominatePolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"=\n\x18WithdrawCandidateRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"D\n\x19WithdrawCandidateResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"E\n\x10PinPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"<\n\x11PinPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"7\n\x12UnpinPolicyRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\">\n\x13UnpinPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\":\n\x15\x46reezeLearningRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"A\n\x16\x46reezeLearningResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"<\n\x17UnfreezeLearningRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"C\n\x18UnfreezeLearningResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"%\n\x13\x45xportPolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\"8\n\x14\x45xportPolicyResponse\x12\x0f\n\x07\x61rchive\x18\x01 \x01(\x0c\x12\x0f\n\x07version\x18\x02 \x01(\x04\"I\n\x13ImportPolicyRequest\x12\x0f\n\x07\x61rchive\x18\x01 \x01(\x0c\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"?\n\x14ImportPolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"H\n\x13\x44\x65letePolicyRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12!\n\x06intent\x18\x02 \x01(\x0b\x32\x11.respsd.v1.Intent\"?\n\x14\x44\x65letePolicyResponse\x12\'\n\x06\x63hange\x18\x01 \x01(\x0b\x32\x17.respsd.v1.PolicyChange\"4\n\x0fTrainNowRequest\x12!\n\x06intent\x18\x01 \x01(\x0b\x32\x11.respsd.v1.Intent\"#\n\x10TrainNowResponse\x12\x0f\n\x07started\x18\x01 \x01(\t2\xda\t\n\rPolicyService\x12O\n\x0cListPolicies\x12\x1e.respsd.v1.ListPoliciesRequest\x1a\x1f.respsd.v1.ListPoliciesResponse\x12\x46\n\tGetPolicy\x12\x1b.respsd.v1.GetPolicyRequest\x1a\x1c.respsd.v1.GetPolicyResponse\x12L\n\x0bListHistory\x12\x1d.respsd.v1.ListHistoryRequest\x1a\x1e.respsd.v1.ListHistoryResponse\x12R\n\rPromotePolicy\x12\x1f.respsd.v1.PromotePolicyRequest\x1a .respsd.v1.PromotePolicyResponse\x12U\n\x0eRollbackPolicy\x12 .respsd.v1.RollbackPolicyRequest\x1a!.respsd.v1.RollbackPolicyResponse\x12U\n\x0eNominatePolicy\x12 .respsd.v1.NominatePolicyRequest\x1a!.respsd.v1.NominatePolicyResponse\x12^\n\x11WithdrawCandidate\x12#.respsd.v1.WithdrawCandidateRequest\x1a$.respsd.v1.WithdrawCandidateResponse\x12\x46\n\tPinPolicy\x12\x1b.respsd.v1.PinPolicyRequest\x1a\x1c.respsd.v1.PinPolicyResponse\x12L\n\x0bUnpinPolicy\x12\x1d.respsd.v1.UnpinPolicyRequest\x1a\x1e.respsd.v1.UnpinPolicyResponse\x12U\n\x0e\x46reezeLearning\x12 .respsd.v1.FreezeLearningRequest\x1a!.respsd.v1.FreezeLearningResponse\x12[\n\x10UnfreezeLearning\x12\".respsd.v1.UnfreezeLearningRequest\x1a#.respsd.v1.UnfreezeLearningResponse\x12O\n\x0c\x45xportPolicy\x12\x1e.respsd.v1.ExportPolicyRequest\x1a\x1f.respsd.v1.ExportPolicyResponse\x12O\n\x0cImportPolicy\x12\x1e.respsd.v1.ImportPolicyRequest\x1a\x1f.respsd.v1.ImportPolicyResponse\x12O\n\x0c\x44\x65letePolicy\x12\x1e.respsd.v1.DeletePolicyRequest\x1a\x1f.respsd.v1.DeletePolicyResponse\x12\x43\n\x08TrainNow\x12\x1a.respsd.v1.TrainNowRequest\x1a\x1b.respsd.v1.TrainNowResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -63,38 +63,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLBACKPOLICYREQUEST']._serialized_end=1497
   _globals['_ROLLBACKPOLICYRESPONSE']._serialized_start=1499
   _globals['_ROLLBACKPOLICYRESPONSE']._serialized_end=1564
-  _globals['_PINPOLICYREQUEST']._serialized_start=1566
-  _globals['_PINPOLICYREQUEST']._serialized_end=1635
-  _globals['_PINPOLICYRESPONSE']._serialized_start=1637
-  _globals['_PINPOLICYRESPONSE']._serialized_end=1697
-  _globals['_UNPINPOLICYREQUEST']._serialized_start=1699
-  _globals['_UNPINPOLICYREQUEST']._serialized_end=1754
-  _globals['_UNPINPOLICYRESPONSE']._serialized_start=1756
-  _globals['_UNPINPOLICYRESPONSE']._serialized_end=1818
-  _globals['_FREEZELEARNINGREQUEST']._serialized_start=1820
-  _globals['_FREEZELEARNINGREQUEST']._serialized_end=1878
-  _globals['_FREEZELEARNINGRESPONSE']._serialized_start=1880
-  _globals['_FREEZELEARNINGRESPONSE']._serialized_end=1945
-  _globals['_UNFREEZELEARNINGREQUEST']._serialized_start=1947
-  _globals['_UNFREEZELEARNINGREQUEST']._serialized_end=2007
-  _globals['_UNFREEZELEARNINGRESPONSE']._serialized_start=2009
-  _globals['_UNFREEZELEARNINGRESPONSE']._serialized_end=2076
-  _globals['_EXPORTPOLICYREQUEST']._serialized_start=2078
-  _globals['_EXPORTPOLICYREQUEST']._serialized_end=2115
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=2117
-  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=2173
-  _globals['_IMPORTPOLICYREQUEST']._serialized_start=2175
-  _globals['_IMPORTPOLICYREQUEST']._serialized_end=2248
-  _globals['_IMPORTPOLICYRESPONSE']._serialized_start=2250
-  _globals['_IMPORTPOLICYRESPONSE']._serialized_end=2313
-  _globals['_DELETEPOLICYREQUEST']._serialized_start=2315
-  _globals['_DELETEPOLICYREQUEST']._serialized_end=2387
-  _globals['_DELETEPOLICYRESPONSE']._serialized_start=2389
-  _globals['_DELETEPOLICYRESPONSE']._serialized_end=2452
-  _globals['_TRAINNOWREQUEST']._serialized_start=2454
-  _globals['_TRAINNOWREQUEST']._serialized_end=2506
-  _globals['_TRAINNOWRESPONSE']._serialized_start=2508
-  _globals['_TRAINNOWRESPONSE']._serialized_end=2543
-  _globals['_POLICYSERVICE']._serialized_start=2546
-  _globals['_POLICYSERVICE']._serialized_end=3605
+  _globals['_NOMINATEPOLICYREQUEST']._serialized_start=1566
+  _globals['_NOMINATEPOLICYREQUEST']._serialized_end=1640
+  _globals['_NOMINATEPOLICYRESPONSE']._serialized_start=1642
+  _globals['_NOMINATEPOLICYRESPONSE']._serialized_end=1707
+  _globals['_WITHDRAWCANDIDATEREQUEST']._serialized_start=1709
+  _globals['_WITHDRAWCANDIDATEREQUEST']._serialized_end=1770
+  _globals['_WITHDRAWCANDIDATERESPONSE']._serialized_start=1772
+  _globals['_WITHDRAWCANDIDATERESPONSE']._serialized_end=1840
+  _globals['_PINPOLICYREQUEST']._serialized_start=1842
+  _globals['_PINPOLICYREQUEST']._serialized_end=1911
+  _globals['_PINPOLICYRESPONSE']._serialized_start=1913
+  _globals['_PINPOLICYRESPONSE']._serialized_end=1973
+  _globals['_UNPINPOLICYREQUEST']._serialized_start=1975
+  _globals['_UNPINPOLICYREQUEST']._serialized_end=2030
+  _globals['_UNPINPOLICYRESPONSE']._serialized_start=2032
+  _globals['_UNPINPOLICYRESPONSE']._serialized_end=2094
+  _globals['_FREEZELEARNINGREQUEST']._serialized_start=2096
+  _globals['_FREEZELEARNINGREQUEST']._serialized_end=2154
+  _globals['_FREEZELEARNINGRESPONSE']._serialized_start=2156
+  _globals['_FREEZELEARNINGRESPONSE']._serialized_end=2221
+  _globals['_UNFREEZELEARNINGREQUEST']._serialized_start=2223
+  _globals['_UNFREEZELEARNINGREQUEST']._serialized_end=2283
+  _globals['_UNFREEZELEARNINGRESPONSE']._serialized_start=2285
+  _globals['_UNFREEZELEARNINGRESPONSE']._serialized_end=2352
+  _globals['_EXPORTPOLICYREQUEST']._serialized_start=2354
+  _globals['_EXPORTPOLICYREQUEST']._serialized_end=2391
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_start=2393
+  _globals['_EXPORTPOLICYRESPONSE']._serialized_end=2449
+  _globals['_IMPORTPOLICYREQUEST']._serialized_start=2451
+  _globals['_IMPORTPOLICYREQUEST']._serialized_end=2524
+  _globals['_IMPORTPOLICYRESPONSE']._serialized_start=2526
+  _globals['_IMPORTPOLICYRESPONSE']._serialized_end=2589
+  _globals['_DELETEPOLICYREQUEST']._serialized_start=2591
+  _globals['_DELETEPOLICYREQUEST']._serialized_end=2663
+  _globals['_DELETEPOLICYRESPONSE']._serialized_start=2665
+  _globals['_DELETEPOLICYRESPONSE']._serialized_end=2728
+  _globals['_TRAINNOWREQUEST']._serialized_start=2730
+  _globals['_TRAINNOWREQUEST']._serialized_end=2782
+  _globals['_TRAINNOWRESPONSE']._serialized_start=2784
+  _globals['_TRAINNOWRESPONSE']._serialized_end=2819
+  _globals['_POLICYSERVICE']._serialized_start=2822
+  _globals['_POLICYSERVICE']._serialized_end=4064
 # @@protoc_insertion_point(module_scope)

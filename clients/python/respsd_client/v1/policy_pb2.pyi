@@ -524,6 +524,106 @@ class RollbackPolicyResponse(_message.Message):
 Global___RollbackPolicyResponse: _TypeAlias = RollbackPolicyResponse  # noqa: Y015
 
 @_typing.final
+class NominatePolicyRequest(_message.Message):
+    """NominatePolicyRequest names the new candidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    INTENT_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    """Number or alias."""
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent", "policy", b"policy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NominatePolicyRequest: _TypeAlias = NominatePolicyRequest  # noqa: Y015
+
+@_typing.final
+class NominatePolicyResponse(_message.Message):
+    """NominatePolicyResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NominatePolicyResponse: _TypeAlias = NominatePolicyResponse  # noqa: Y015
+
+@_typing.final
+class WithdrawCandidateRequest(_message.Message):
+    """WithdrawCandidateRequest asks that there be no candidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def intent(self) -> Global___Intent:
+        """Who asks and why."""
+
+    def __init__(
+        self,
+        *,
+        intent: Global___Intent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["intent", b"intent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawCandidateRequest: _TypeAlias = WithdrawCandidateRequest  # noqa: Y015
+
+@_typing.final
+class WithdrawCandidateResponse(_message.Message):
+    """WithdrawCandidateResponse is what that changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___PolicyChange:
+        """What was changed; no entry where there was no candidate."""
+
+    def __init__(
+        self,
+        *,
+        change: Global___PolicyChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawCandidateResponse: _TypeAlias = WithdrawCandidateResponse  # noqa: Y015
+
+@_typing.final
 class PinPolicyRequest(_message.Message):
     """PinPolicyRequest names the champion to be pinned."""
 

@@ -64,6 +64,16 @@ class PolicyServiceStub(object):
                 request_serializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.SerializeToString,
                 response_deserializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.FromString,
                 _registered_method=True)
+        self.NominatePolicy = channel.unary_unary(
+                '/respsd.v1.PolicyService/NominatePolicy',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.NominatePolicyRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.NominatePolicyResponse.FromString,
+                _registered_method=True)
+        self.WithdrawCandidate = channel.unary_unary(
+                '/respsd.v1.PolicyService/WithdrawCandidate',
+                request_serializer=respsd_dot_v1_dot_policy__pb2.WithdrawCandidateRequest.SerializeToString,
+                response_deserializer=respsd_dot_v1_dot_policy__pb2.WithdrawCandidateResponse.FromString,
+                _registered_method=True)
         self.PinPolicy = channel.unary_unary(
                 '/respsd.v1.PolicyService/PinPolicy',
                 request_serializer=respsd_dot_v1_dot_policy__pb2.PinPolicyRequest.SerializeToString,
@@ -144,6 +154,20 @@ class PolicyServiceServicer(object):
 
     def RollbackPolicy(self, request, context):
         """RollbackPolicy brings a former champion back and quarantines the present one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def NominatePolicy(self, request, context):
+        """NominatePolicy makes a version the candidate, which a rollout compares with the champion on live traffic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawCandidate(self, request, context):
+        """WithdrawCandidate ends that without a verdict: there is no candidate any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -232,6 +256,16 @@ def add_PolicyServiceServicer_to_server(servicer, server):
                     servicer.RollbackPolicy,
                     request_deserializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.FromString,
                     response_serializer=respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.SerializeToString,
+            ),
+            'NominatePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.NominatePolicy,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.NominatePolicyRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.NominatePolicyResponse.SerializeToString,
+            ),
+            'WithdrawCandidate': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawCandidate,
+                    request_deserializer=respsd_dot_v1_dot_policy__pb2.WithdrawCandidateRequest.FromString,
+                    response_serializer=respsd_dot_v1_dot_policy__pb2.WithdrawCandidateResponse.SerializeToString,
             ),
             'PinPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.PinPolicy,
@@ -414,6 +448,60 @@ class PolicyService(object):
             '/respsd.v1.PolicyService/RollbackPolicy',
             respsd_dot_v1_dot_policy__pb2.RollbackPolicyRequest.SerializeToString,
             respsd_dot_v1_dot_policy__pb2.RollbackPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def NominatePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/NominatePolicy',
+            respsd_dot_v1_dot_policy__pb2.NominatePolicyRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.NominatePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawCandidate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/respsd.v1.PolicyService/WithdrawCandidate',
+            respsd_dot_v1_dot_policy__pb2.WithdrawCandidateRequest.SerializeToString,
+            respsd_dot_v1_dot_policy__pb2.WithdrawCandidateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,10 @@ class PolicyServiceStub:
     """PromotePolicy makes a version the champion; the champion before it becomes last-good."""
     RollbackPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.RollbackPolicyRequest, _policy_pb2.RollbackPolicyResponse]
     """RollbackPolicy brings a former champion back and quarantines the present one."""
+    NominatePolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.NominatePolicyRequest, _policy_pb2.NominatePolicyResponse]
+    """NominatePolicy makes a version the candidate, which a rollout compares with the champion on live traffic."""
+    WithdrawCandidate: _grpc.UnaryUnaryMultiCallable[_policy_pb2.WithdrawCandidateRequest, _policy_pb2.WithdrawCandidateResponse]
+    """WithdrawCandidate ends that without a verdict: there is no candidate any more."""
     PinPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.PinPolicyRequest, _policy_pb2.PinPolicyResponse]
     """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy."""
     UnpinPolicy: _grpc.UnaryUnaryMultiCallable[_policy_pb2.UnpinPolicyRequest, _policy_pb2.UnpinPolicyResponse]
@@ -85,6 +89,10 @@ class PolicyServiceAsyncStub(PolicyServiceStub):
     """PromotePolicy makes a version the champion; the champion before it becomes last-good."""
     RollbackPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.RollbackPolicyRequest, _policy_pb2.RollbackPolicyResponse]  # type: ignore[assignment]
     """RollbackPolicy brings a former champion back and quarantines the present one."""
+    NominatePolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.NominatePolicyRequest, _policy_pb2.NominatePolicyResponse]  # type: ignore[assignment]
+    """NominatePolicy makes a version the candidate, which a rollout compares with the champion on live traffic."""
+    WithdrawCandidate: _aio.UnaryUnaryMultiCallable[_policy_pb2.WithdrawCandidateRequest, _policy_pb2.WithdrawCandidateResponse]  # type: ignore[assignment]
+    """WithdrawCandidate ends that without a verdict: there is no candidate any more."""
     PinPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.PinPolicyRequest, _policy_pb2.PinPolicyResponse]  # type: ignore[assignment]
     """PinPolicy makes a version the champion where it is not, and lets nobody move the champion until UnpinPolicy."""
     UnpinPolicy: _aio.UnaryUnaryMultiCallable[_policy_pb2.UnpinPolicyRequest, _policy_pb2.UnpinPolicyResponse]  # type: ignore[assignment]
@@ -149,6 +157,22 @@ class PolicyServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_policy_pb2.RollbackPolicyResponse, _abc.Awaitable[_policy_pb2.RollbackPolicyResponse]]:
         """RollbackPolicy brings a former champion back and quarantines the present one."""
+
+    @_abc_1.abstractmethod
+    def NominatePolicy(
+        self,
+        request: _policy_pb2.NominatePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.NominatePolicyResponse, _abc.Awaitable[_policy_pb2.NominatePolicyResponse]]:
+        """NominatePolicy makes a version the candidate, which a rollout compares with the champion on live traffic."""
+
+    @_abc_1.abstractmethod
+    def WithdrawCandidate(
+        self,
+        request: _policy_pb2.WithdrawCandidateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_policy_pb2.WithdrawCandidateResponse, _abc.Awaitable[_policy_pb2.WithdrawCandidateResponse]]:
+        """WithdrawCandidate ends that without a verdict: there is no candidate any more."""
 
     @_abc_1.abstractmethod
     def PinPolicy(

@@ -99,12 +99,43 @@ class GetLoadResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class WaitingByPriorityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     RUNNING_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     KV_TOKENS_RESERVED_FIELD_NUMBER: _builtins.int
     KV_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
     SECONDS_SINCE_PROGRESS_FIELD_NUMBER: _builtins.int
     ACCEPTING_FIELD_NUMBER: _builtins.int
+    MAX_RUNNING_FIELD_NUMBER: _builtins.int
+    MAX_WAITING_FIELD_NUMBER: _builtins.int
+    WAITING_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_WAITING_TOKENS_FIELD_NUMBER: _builtins.int
+    WAITING_BY_PRIORITY_FIELD_NUMBER: _builtins.int
+    OLDEST_WAITING_SECONDS_FIELD_NUMBER: _builtins.int
+    EXPECTED_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    MAX_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    MAX_CLIENT_REQUESTS_FIELD_NUMBER: _builtins.int
     running: _builtins.int
     """Sequences in the engine."""
     waiting: _builtins.int
@@ -117,6 +148,30 @@ class GetLoadResponse(_message.Message):
     """Age of the last step while there is work; 0 when idle, infinite once the engine died."""
     accepting: _builtins.bool
     """Whether a request would be taken now."""
+    max_running: _builtins.int
+    """Sequences that may run at once."""
+    max_waiting: _builtins.int
+    """Requests that may wait."""
+    waiting_tokens: _builtins.int
+    """Tokens of the waiting requests' prompts and budgets."""
+    max_waiting_tokens: _builtins.int
+    """The most of these; unset where they are not bounded."""
+    oldest_waiting_seconds: _builtins.float
+    """How long the request that came first has waited."""
+    expected_wait_seconds: _builtins.float
+    """What a request that comes now would wait, by the rate at which requests start; unset where that is not measured."""
+    max_queue_seconds: _builtins.float
+    """How long a request may wait; unset where there is no such limit."""
+    in_flight: _builtins.int
+    """Generation calls that are being answered."""
+    max_in_flight: _builtins.int
+    """The most of these."""
+    max_client_requests: _builtins.int
+    """The most of these of one caller; unset where there is no such limit."""
+    @_builtins.property
+    def waiting_by_priority(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Waiting requests by priority: low, normal, high."""
+
     def __init__(
         self,
         *,
@@ -126,12 +181,38 @@ class GetLoadResponse(_message.Message):
         kv_tokens_total: _builtins.int = ...,
         seconds_since_progress: _builtins.float = ...,
         accepting: _builtins.bool = ...,
+        max_running: _builtins.int = ...,
+        max_waiting: _builtins.int = ...,
+        waiting_tokens: _builtins.int = ...,
+        max_waiting_tokens: _builtins.int | None = ...,
+        waiting_by_priority: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        oldest_waiting_seconds: _builtins.float = ...,
+        expected_wait_seconds: _builtins.float | None = ...,
+        max_queue_seconds: _builtins.float | None = ...,
+        in_flight: _builtins.int = ...,
+        max_in_flight: _builtins.int = ...,
+        max_client_requests: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_wait_seconds", b"_expected_wait_seconds", "_max_client_requests", b"_max_client_requests", "_max_queue_seconds", b"_max_queue_seconds", "_max_waiting_tokens", b"_max_waiting_tokens", "expected_wait_seconds", b"expected_wait_seconds", "max_client_requests", b"max_client_requests", "max_queue_seconds", b"max_queue_seconds", "max_waiting_tokens", b"max_waiting_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepting", b"accepting", "kv_tokens_reserved", b"kv_tokens_reserved", "kv_tokens_total", b"kv_tokens_total", "running", b"running", "seconds_since_progress", b"seconds_since_progress", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_wait_seconds", b"_expected_wait_seconds", "_max_client_requests", b"_max_client_requests", "_max_queue_seconds", b"_max_queue_seconds", "_max_waiting_tokens", b"_max_waiting_tokens", "accepting", b"accepting", "expected_wait_seconds", b"expected_wait_seconds", "in_flight", b"in_flight", "kv_tokens_reserved", b"kv_tokens_reserved", "kv_tokens_total", b"kv_tokens_total", "max_client_requests", b"max_client_requests", "max_in_flight", b"max_in_flight", "max_queue_seconds", b"max_queue_seconds", "max_running", b"max_running", "max_waiting", b"max_waiting", "max_waiting_tokens", b"max_waiting_tokens", "oldest_waiting_seconds", b"oldest_waiting_seconds", "running", b"running", "seconds_since_progress", b"seconds_since_progress", "waiting", b"waiting", "waiting_by_priority", b"waiting_by_priority", "waiting_tokens", b"waiting_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_wait_seconds: _TypeAlias = _typing.Literal["expected_wait_seconds"]  # noqa: Y015
+    _WhichOneofArgType__expected_wait_seconds: _TypeAlias = _typing.Literal["_expected_wait_seconds", b"_expected_wait_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__max_client_requests: _TypeAlias = _typing.Literal["max_client_requests"]  # noqa: Y015
+    _WhichOneofArgType__max_client_requests: _TypeAlias = _typing.Literal["_max_client_requests", b"_max_client_requests"]  # noqa: Y015
+    _WhichOneofReturnType__max_queue_seconds: _TypeAlias = _typing.Literal["max_queue_seconds"]  # noqa: Y015
+    _WhichOneofArgType__max_queue_seconds: _TypeAlias = _typing.Literal["_max_queue_seconds", b"_max_queue_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__max_waiting_tokens: _TypeAlias = _typing.Literal["max_waiting_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_waiting_tokens: _TypeAlias = _typing.Literal["_max_waiting_tokens", b"_max_waiting_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_wait_seconds) -> _WhichOneofReturnType__expected_wait_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_client_requests) -> _WhichOneofReturnType__max_client_requests | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_queue_seconds) -> _WhichOneofReturnType__max_queue_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_waiting_tokens) -> _WhichOneofReturnType__max_waiting_tokens | None: ...
 
 Global___GetLoadResponse: _TypeAlias = GetLoadResponse  # noqa: Y015
 
@@ -173,6 +254,7 @@ class GetStatusResponse(_message.Message):
     TOTALS_FIELD_NUMBER: _builtins.int
     LEARNING_PAUSED_FIELD_NUMBER: _builtins.int
     ROLLOUT_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     phase: Global___Phase.ValueType
     """Where it stands."""
     healthy: _builtins.bool
@@ -215,6 +297,10 @@ class GetStatusResponse(_message.Message):
     def rollout(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The rollout in words, a line for each comparison that is under way."""
 
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What this run of the daemon found damaged and put right, in words."""
+
     def __init__(
         self,
         *,
@@ -233,10 +319,11 @@ class GetStatusResponse(_message.Message):
         totals: Global___Totals | None = ...,
         learning_paused: _builtins.str | None = ...,
         rollout: _abc.Iterable[_builtins.str] | None = ...,
+        notices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_drafter", b"_drafter", "_learning_paused", b"_learning_paused", "drafter", b"drafter", "learning_paused", b"learning_paused", "load", b"load", "started", b"started", "totals", b"totals"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drafter", b"_drafter", "_learning_paused", b"_learning_paused", "addresses", b"addresses", "daemon_version", b"daemon_version", "device", b"device", "drafter", b"drafter", "dtype", b"dtype", "healthy", b"healthy", "learning_paused", b"learning_paused", "load", b"load", "phase", b"phase", "pid", b"pid", "policies", b"policies", "rollout", b"rollout", "started", b"started", "target", b"target", "totals", b"totals"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_drafter", b"_drafter", "_learning_paused", b"_learning_paused", "addresses", b"addresses", "daemon_version", b"daemon_version", "device", b"device", "drafter", b"drafter", "dtype", b"dtype", "healthy", b"healthy", "learning_paused", b"learning_paused", "load", b"load", "notices", b"notices", "phase", b"phase", "pid", b"pid", "policies", b"policies", "rollout", b"rollout", "started", b"started", "target", b"target", "totals", b"totals"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__drafter: _TypeAlias = _typing.Literal["drafter"]  # noqa: Y015
     _WhichOneofArgType__drafter: _TypeAlias = _typing.Literal["_drafter", b"_drafter"]  # noqa: Y015
