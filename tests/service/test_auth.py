@@ -24,6 +24,7 @@ from respsd.service.auth import (
     needed_roles,
     new_token,
 )
+from respsd.service.oip import open_inference_pb2
 from respsd.service.server import SERVICES
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, policy_pb2, status_pb2
@@ -126,6 +127,20 @@ def test_every_call_has_its_roles():
     assert needed_roles("/other.Service/GetAnything") == Role.READ | Role.ADMIN
     assert needed_roles("/other.Service/Do") == Role.ADMIN
     assert needed_roles("/grpc.health.v1.Health/Check") is None
+
+
+def test_the_open_inference_protocol_has_the_roles_of_generation():
+    names = open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    needed = {name: needed_roles(f"/inference.GRPCInferenceService/{name}") for name in names}
+    assert needed == {
+        "ServerLive": None,
+        "ServerReady": None,
+        "ModelReady": None,
+        "ServerMetadata": ANY,
+        "ModelMetadata": ANY,
+        "ModelInfer": Role.GENERATE | Role.ADMIN,
+    }
+    assert needed_roles("/inference.GRPCInferenceService/RepositoryModelUnload") == Role.GENERATE | Role.ADMIN
 
 
 def test_roles_decide(tmp_path: Path):

@@ -129,6 +129,9 @@ class SlowReader:
             await self.go.wait()
         self.messages.append(message)
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:4711"
+
     def time_remaining(self) -> None:
         """No deadline."""
 

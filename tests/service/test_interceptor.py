@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
+import grpc.aio
 import pytest
 import structlog
 from support.serving import served
 
 from respsd.engine.stub import StubEngine
+from respsd.errors import DeadlineExceeded
+from respsd.service.interceptor import _fail, use_request_id
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
 
@@ -89,3 +94,24 @@ async def test_unknown_methods_are_unimplemented():
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary("/respsd.v1.GenerationService/Nothing")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+class LeavingCaller:
+    """A call's context whose caller goes away just as the status is sent."""
+
+    def done(self) -> bool:
+        return False
+
+    async def abort(self, *_: object) -> None:
+        raise grpc.aio.InternalError('Failed "execute_batch"')
+
+    def set_trailing_metadata(self, metadata: object) -> None:
+        """Nobody looks."""
+
+
+async def test_a_caller_who_leaves_as_the_status_is_sent_is_no_fault_of_the_daemons():
+    context = LeavingCaller()
+    use_request_id("leaving", context)  # type: ignore[arg-type]
+    with structlog.testing.capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        await _fail(DeadlineExceeded("the deadline passed"), context, "/Generate")  # type: ignore[arg-type]
+    assert [line["log_level"] for line in lines] == ["info"]

@@ -31,6 +31,12 @@ class RecordingOperator:
     def rollback(self, intent: Intent, to: int | str | None = None) -> PolicyChange:
         return self._change("rollback", to, intent=intent)
 
+    def nominate(self, version: int | str, intent: Intent) -> PolicyChange:
+        return self._change("nominate", version, intent=intent)
+
+    def withdraw(self, intent: Intent) -> PolicyChange:
+        return self._change("withdraw", intent=intent)
+
     def pin(self, version: int | str, intent: Intent) -> PolicyChange:
         return self._change("pin", version, intent=intent)
 
@@ -61,6 +67,8 @@ CALLS = [
     ("promote_policy", (2,), ("promote", "2")),
     ("rollback_policy", (), ("rollback", None)),
     ("rollback_policy", ("last-good",), ("rollback", "last-good")),
+    ("nominate_policy", (4,), ("nominate", "4")),
+    ("withdraw_candidate", (), ("withdraw",)),
     ("pin_policy", ("champion",), ("pin", "champion")),
     ("unpin_policy", (), ("unpin",)),
     ("freeze_learning", (), ("freeze",)),

@@ -225,6 +225,63 @@ def test_special_tokens_are_skipped_unless_false_is_said():
     assert not read(skip_special_tokens=False).skip_special_tokens
 
 
+def test_samples_are_bounded_and_need_a_temperature():
+    assert read().samples == read(sampling=Sampling(n=1)).samples == 1
+    assert read(sampling=Sampling(n=16, temperature=1.0)).samples == 16
+    refused("sampling.n", 0, "from 1 to 16", sampling=Sampling(n=0))
+    refused("sampling.n", 17, "from 1 to 16", sampling=Sampling(n=17, temperature=1.0))
+    refused("sampling.n", 3, "from 1 to 2", sampling=Sampling(n=3, temperature=1.0), limits={"max_samples": 2})
+    refused("sampling.n", 2, "greedy", "temperature over 0", sampling=Sampling(n=2))
+
+
+@pytest.mark.parametrize(("field", "attribute"), [("logprobs", "log_probs"), ("prompt_logprobs", "prompt_log_probs")])
+def test_log_probs_are_bounded_and_zero_is_not_none(field, attribute):
+    assert getattr(read(), attribute) is None
+    for top in (0, 20):
+        assert getattr(read(**{field: top}), attribute) == top
+    refused(field, 21, "from 0 to 20", **{field: 21})
+    refused(field, 3, "from 0 to 2", **{field: 3}, limits={"max_top_logprobs": 2})
+    refused(field, VOCAB + 1, f"from 0 to {VOCAB}", **{field: VOCAB + 1}, limits={"max_top_logprobs": 10**6})
+
+
+def test_a_time_limit_is_bounded():
+    assert read().stopping.time_limit_seconds is None
+    assert read(stopping=Stopping(time_limit_seconds=0.25)).stopping.time_limit_seconds == 0.25
+    for value in (0.0, -1.0, math.nan, math.inf, 86_401.0):
+        limit = "over 0 and at most 86400 seconds"
+        refused("stopping.time_limit_seconds", value, limit, stopping=Stopping(time_limit_seconds=value))
+
+
+def test_a_long_prompt_is_truncated_to_its_end_where_that_is_asked():
+    prompt = generation_pb2.Prompt(text="x" * 95 + "12345678", truncate=8)
+    assert bytes(read(prompt=prompt).prompt_ids) == b"12345678"
+    assert bytes(read(prompt=generation_pb2.Prompt(text="abc", truncate=8)).prompt_ids) == b"abc"
+    assert read(prompt=generation_pb2.Prompt(token_ids=ids(1, 2, 3).token_ids, truncate=2)).prompt_ids == (2, 3)
+    turns = generation_pb2.Prompt(chat=chat(("user", "hi")).chat, truncate=4)
+    assert bytes(read(prompt=turns).prompt_ids) == b"nt: "
+    refused("prompt.truncate", 0, "at least 1", prompt=generation_pb2.Prompt(text="abc", truncate=0))
+
+
+def test_truncation_keeps_a_beginning_of_sequence_token_in_front():
+    reading = reader()
+    reading.tokenizer.bos_token_id = 7  # type: ignore[misc]  # the stub's tokenizer has none
+    for front, count, kept in ((7, 3, (7, 4, 5)), (7, 2, (7, 5)), (7, 1, (5,)), (6, 3, (3, 4, 5))):
+        prompt = generation_pb2.Prompt(token_ids=ids(front, 1, 2, 3, 4, 5).token_ids, truncate=count)
+        assert reading.prompt_ids(prompt) == kept
+
+
+def test_echo_is_the_prompts_text_as_given_or_as_its_tokens_read():
+    assert read("héllo").echo is None
+    assert read("héllo", echo=True).echo == "héllo"
+    assert read(prompt=ids(*b"abc"), echo=True).echo == "abc"
+    assert read(prompt=chat(("user", "hi")), echo=True).echo == "user: hi\nassistant: "
+    cut = generation_pb2.Prompt(text="héllo", truncate=3)
+    assert read(prompt=cut, echo=True).echo == "llo"
+    special = ids(*b"ab", 256)
+    assert read(prompt=special, echo=True).echo == "ab"
+    assert read(prompt=special, echo=True, skip_special_tokens=False).echo == "ab<eos>"
+
+
 def test_rest_is_carried_over():
     stopping = Stopping(max_new_tokens=9, stop_token_ids=[3], ignore_eos=True, include_stop=True)
     request = read(stopping=stopping, learning_opt_out=True)

@@ -15,11 +15,12 @@ from support.serving import eventually, served
 
 from respsd.engine.stub import StubEngine
 from respsd_client import AsyncClient
-from respsd_client.v1 import generation_pb2, generation_pb2_grpc
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 PINGS = 10_000
+SCANS = 500
 TOKENS = 400
 
 
@@ -85,6 +86,18 @@ async def many_pings(address: str) -> None:
     writer.close()
 
 
+async def scan(address: str) -> None:
+    """A port scan's worth of connections that are closed, or reset, as soon as they are there."""
+    host, port = address.rsplit(":", 1)
+    for number in range(SCANS):
+        with socket.socket() as each:
+            each.setblocking(False)
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(each, (host, int(port))), 5)
+            if number % 2:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
+
+
 def half_open(address: str, count: int) -> list[socket.socket]:
     """Connections that begin and then say nothing, some in the middle of a sentence."""
     host, port = address.rsplit(":", 1)
@@ -117,6 +130,7 @@ async def test_served_clients_notice_nothing_of_rude_ones():
             tls_on_the_plain_port(server.address),
             garbage(server.address),
             many_pings(server.address),
+            scan(server.address),
         )
         for each in silent[::2]:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no farewell
@@ -144,3 +158,31 @@ async def test_messages_that_are_none_are_refused_by_name_and_harm_nobody():
         stub = generation_pb2_grpc.GenerationServiceStub(channel)
         request = generation_pb2.GenerateRequest(prompt=generation_pb2.Prompt(text="x"))
         assert (await stub.Generate(request)).text
+
+
+async def test_a_stream_of_messages_that_are_none_is_refused_too():
+    async def noise():
+        yield b"\xff" * 20
+
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        with pytest.raises(grpc.aio.AioRpcError, match="not the request's protobuf message") as caught:
+            [answer async for answer in call(noise())]
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_method_that_a_package_declares_and_does_not_have_is_unimplemented():
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/grpc.health.v1.Health/List")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_number_that_no_database_can_hold_is_refused_by_name():
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub = policy_pb2_grpc.PolicyServiceStub(channel)
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"before_id: 9223372036854775808 .* 9223372036854775807"
+        ) as caught:
+            await stub.ListHistory(policy_pb2.ListHistoryRequest(before_id=2**63))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

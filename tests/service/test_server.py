@@ -108,6 +108,7 @@ async def test_reflection_lists_the_services():
         "respsd.v1.GenerationService",
         "respsd.v1.PolicyService",
         "respsd.v1.StatusService",
+        "inference.GRPCInferenceService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }

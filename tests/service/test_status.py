@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import grpc
+import grpc.aio
 import pytest
 from google.rpc import error_details_pb2
+from support.serving import served
 
 from respsd import errors
 from respsd.cli import exit_codes
+from respsd.engine.stub import StubEngine
+from respsd.service.oip import open_inference_pb2, open_inference_pb2_grpc
 from respsd.service.status import CODES, code_of, status_of
 
 NAMED = [
@@ -56,3 +60,13 @@ def test_internal_errors_keep_their_text_to_themselves(error):
     assert status.code == grpc.StatusCode.INTERNAL.value[0]
     assert "secret" not in status.message
     assert "id-7" in status.message
+
+
+@pytest.mark.parametrize("name", ["y" * 100_000, "𝕏" * 20_000], ids=["ascii", "wide"])
+async def test_a_long_name_in_a_message_does_not_cost_the_caller_the_status(name: str) -> None:
+    """A status travels in headers; one that is too long for them arrives as RESOURCE_EXHAUSTED."""
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="there is no model") as caught:
+            await stub.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=name))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND

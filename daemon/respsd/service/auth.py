@@ -43,6 +43,8 @@ USERS = Role.GENERATE | Role.READ
 
 _OPEN = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
 """For load balancers and grpcurl: they tell nothing but names and liveness."""
+_PROBES = ("ServerLive", "ServerReady", "ModelReady")
+"""Of the Open Inference Protocol; the same for its load balancers."""
 _GENERATION = ("respsd.v1.GenerationService", "inference.GRPCInferenceService")
 _READING = ("Get", "List", "Watch", "Explain", "Diff", "Export")
 """First words of calls that change nothing."""
@@ -84,10 +86,10 @@ def needed_roles(method: str) -> Role | None:
     A call that is not known to change nothing is the admin's.
     """
     service, _, name = method.removeprefix("/").partition("/")
-    if service in _OPEN:
+    if service in _OPEN or (service == _GENERATION[1] and name in _PROBES):
         return None
     if service in _GENERATION:
-        return ANY if name.startswith("Get") else Role.GENERATE | Role.ADMIN
+        return ANY if name.startswith("Get") or name.endswith("Metadata") else Role.GENERATE | Role.ADMIN
     return Role.READ | Role.ADMIN if name.startswith(_READING) else Role.ADMIN
 
 

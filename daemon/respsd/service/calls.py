@@ -57,6 +57,8 @@ class Call:
     """Once the engine has it."""
     code: grpc.StatusCode = grpc.StatusCode.OK
     """How it ended."""
+    refusal: str | None = None
+    """Which limit of the daemon's capacity refused or ended it (`errors.RespsdError.reason`)."""
 
     @property
     def is_generation(self) -> bool:
@@ -68,6 +70,11 @@ class Call:
         """The engine's last word, where the request came to an end without a fault."""
         end = self.events.end if self.events is not None else None
         return end if isinstance(end, RequestFinished) else None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has asked for tokens and none has come."""
+        return self.is_generation and (self.events is None or not self.events.committed_tokens)
 
     @property
     def seconds(self) -> float:

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 import respsd
 from respsd.engine.api import Engine, EngineLoad
+from respsd.engine.request import Priority
 from respsd.service.calls import Call, Calls
+from respsd.service.concurrency import Concurrency
 from respsd.service.interceptor import Context
+from respsd.service.limits import Limits
 from respsd.service.phase import Lifecycle, Phase
 from respsd.telemetry.totals import Totals
 from respsd_client.v1 import status_pb2, status_pb2_grpc
@@ -29,6 +32,8 @@ class Reports:
     """Why no policy is trained now."""
     rollout: Callable[[], Sequence[str]] = tuple
     """The comparisons of policies that are under way, in words."""
+    notices: Callable[[], Sequence[str]] = tuple
+    """What was found damaged and put right."""
 
 
 class StatusServicer(status_pb2_grpc.StatusServiceServicer):
@@ -43,6 +48,8 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
         *,
         addresses: Callable[[], Sequence[str]],
         is_progressing: Callable[[], bool],
+        concurrency: Concurrency,
+        limits: Callable[[], Limits],
     ) -> None:
         self._engine = engine
         self._calls = calls
@@ -50,6 +57,8 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
         self._reports = reports
         self._addresses = addresses
         self._is_progressing = is_progressing
+        self._concurrency = concurrency
+        self._limits = limits
 
     async def GetLoad(  # noqa: N802  the wire's name
         self, _request: status_pb2.GetLoadRequest, _context: Context
@@ -80,6 +89,7 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
             totals=_totals_message(self._reports.totals()),
             learning_paused=self._reports.learning_paused(),
             rollout=self._reports.rollout(),
+            notices=self._reports.notices(),
         )
         answer.started.FromNanoseconds(_STARTED_NS)
         return answer
@@ -92,13 +102,28 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
         return status_pb2.ListRequestsResponse(requests=[_request_message(call) for call in running])
 
     def _load_message(self, load: EngineLoad) -> status_pb2.GetLoadResponse:
+        queue, limits, in_flight = load.queue, self._limits(), self._concurrency.total
+        has_room = load.waiting < queue.max_requests and in_flight < limits.max_in_flight
+        if queue.max_tokens is not None and load.waiting:
+            has_room = has_room and queue.tokens < queue.max_tokens
         return status_pb2.GetLoadResponse(
             running=load.running,
             waiting=load.waiting,
             kv_tokens_reserved=load.kv_tokens_reserved,
             kv_tokens_total=load.kv_tokens_total,
             seconds_since_progress=load.seconds_since_progress,
-            accepting=self._lifecycle.phase is Phase.READY and self._is_progressing(),
+            accepting=self._lifecycle.phase is Phase.READY and self._is_progressing() and has_room,
+            max_running=load.max_running,
+            max_waiting=queue.max_requests,
+            waiting_tokens=queue.tokens,
+            max_waiting_tokens=queue.max_tokens,
+            waiting_by_priority={each.name.lower(): queue.by_priority.get(each, 0) for each in Priority},
+            oldest_waiting_seconds=queue.oldest_seconds,
+            expected_wait_seconds=queue.expected_seconds,
+            max_queue_seconds=queue.max_seconds,
+            in_flight=in_flight,
+            max_in_flight=limits.max_in_flight,
+            max_client_requests=limits.max_client_requests,
         )
 
 
@@ -112,7 +137,7 @@ def _request_message(call: Call) -> status_pb2.RunningRequest:
         age_seconds=call.seconds,
         prompt_tokens=len(request.prompt_ids) if request is not None else 0,
         generated_tokens=generated,
-        max_new_tokens=request.stopping.max_new_tokens if request is not None else 0,
+        max_new_tokens=request.stopping.max_new_tokens * request.samples if request is not None else 0,
     )
 
 

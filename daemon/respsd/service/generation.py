@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -10,11 +11,15 @@ from typing import Any, TypeVar
 
 import structlog
 
+from respsd.clock import Clock, SystemClock
 from respsd.engine.api import Engine
 from respsd.engine.events import RequestFinished
 from respsd.engine.request import GenerationRequest
-from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest, Overloaded
+from respsd.engine.samples import samples_of
+from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest
+from respsd.service.answer import Answer, opening_messages, part_messages
 from respsd.service.calls import note_request
+from respsd.service.concurrency import Concurrency, client_of
 from respsd.service.event_stream import EventStream
 from respsd.service.interceptor import (
     MAX_REQUEST_ID,
@@ -23,7 +28,7 @@ from respsd.service.interceptor import (
     is_request_id,
     use_request_id,
 )
-from respsd.service.messages import chunk_message, finished_message, model_info_message
+from respsd.service.messages import model_info_message
 from respsd.service.validation import GenerateMessage, RequestReader
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
 
@@ -36,32 +41,25 @@ Result = TypeVar("Result")
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Reads requests, hands them to the engine, writes its events; whoever stops listening is cancelled there."""
 
-    def __init__(self, engine: Engine, reader: RequestReader) -> None:
+    def __init__(self, engine: Engine, reader: RequestReader, clock: Clock | None = None) -> None:
+        """:param clock: the engine's, by which deadlines are told."""
         self._engine = engine
         self._reader = reader
+        self._clock = clock or SystemClock()
         self._tokenizing = ThreadPoolExecutor(TOKENIZING_THREADS, thread_name_prefix="tokenize")
         self._in_flight: set[str] = set()  # ids that the engine has not let go of
-        self._calls = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.concurrency = Concurrency()
         self._draining = False
 
     async def Generate(  # noqa: N802  the wire's name
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         """Generate to the end."""
-        token_ids: list[int] = []
-        texts: list[str] = []
         async with self._running(request, context) as (accepted, events):
-            async for event in events:
-                token_ids += event.token_ids
-                texts.append(event.text)
-        return generation_pb2.GenerateResponse(
-            request_id=accepted.request_id,
-            text="".join(texts),
-            token_ids=token_ids,
-            finished=finished_message(events.finished),
-        )
+            answer = Answer(accepted)
+            async for part in events:
+                answer.add(part)
+        return answer.message()
 
     # A coroutine that writes, and no generator: so a cancel that comes while a slow reader holds up a write is raised
     # here, and not in the library while the generator waits for the garbage collector.
@@ -70,16 +68,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> None:
         """Write tokens as they are committed."""
         async with self._running(request, context) as (accepted, events):
-            started = generation_pb2.Started(
-                request_id=accepted.request_id,
-                prompt_tokens=len(accepted.prompt_ids),
-                seed=accepted.sampling.seed,
-            )
-            await context.write(generation_pb2.GenerateStreamResponse(started=started))
-            async for event in events:
-                await context.write(generation_pb2.GenerateStreamResponse(chunk=chunk_message(event)))
-            last = finished_message(events.finished)
-            await context.write(generation_pb2.GenerateStreamResponse(finished=last))
+            for message in opening_messages(accepted):
+                await context.write(message)
+            async for part in events:
+                for message in part_messages(part):
+                    await context.write(message)
 
     async def Tokenize(  # noqa: N802
         self, request: generation_pb2.TokenizeRequest, _context: Context
@@ -111,7 +104,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def wait_idle(self) -> None:
         """Return when no request is being answered."""
-        await self._idle.wait()
+        await self.concurrency.wait_idle()
 
     def close(self) -> None:
         """Let the tokenizing threads end."""
@@ -122,31 +115,24 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, message: GenerateMessage, context: Context
     ) -> AsyncIterator[tuple[GenerationRequest, EventStream]]:
         """The accepted request and its events; a cancel or a deadline ends it in the engine too."""
-        self._calls += 1
-        self._idle.clear()
-        try:
+        with self.concurrency.counted(client_of(context.peer()), self._reader.limits):
             request = await self._accept(message, context)
             events = self._submit(request)
             note_request(request, events)
             try:
                 yield request, events
             finally:
-                if events.end is None:
+                if not events.is_over:
                     self._engine.cancel(request.request_id)
+                if events.end is None:
                     log.info("request_abandoned", finish_reason="cancelled")
                 elif isinstance(events.end, RequestFinished):
                     _log_finished(events.end)
-        finally:
-            self._calls -= 1
-            if self._calls == 0:
-                self._idle.set()
 
     async def _accept(self, message: GenerateMessage, context: Context) -> GenerationRequest:
         if self._draining:
             raise EngineUnavailable("the daemon is shutting down")
-        most = self._reader.limits.max_in_flight
-        if self._calls > most:
-            raise Overloaded("the service", most, most)
+        self._engine.check_room()  # before the work of reading the request
         if message.HasField("request_id"):
             if not is_request_id(message.request_id):
                 limit = f"it must be 1 to {MAX_REQUEST_ID} visible ASCII characters"
@@ -154,20 +140,29 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             use_request_id(message.request_id, context)
         _check_deadline(context)
         request = await self._off_loop(self._reader.read, message, current_request_id())
-        _check_deadline(context)
-        return request
+        return dataclasses.replace(request, deadline_ns=self._deadline_ns(context))
+
+    def _deadline_ns(self, context: Context) -> int | None:
+        left = _check_deadline(context)
+        return None if left is None else self._clock.monotonic_ns() + round(left * 1e9)
 
     def _submit(self, request: GenerationRequest) -> EventStream:
         request_id = request.request_id
         if request_id in self._in_flight:
             raise InvalidRequest("request_id", request_id, "another request in flight has it")
         self._in_flight.add(request_id)
-        events = EventStream(asyncio.get_running_loop(), lambda: self._in_flight.discard(request_id))
-        try:
-            self._engine.submit(request, events.deliver)
-        except BaseException:
-            self._in_flight.discard(request_id)
-            raise
+        samples = samples_of(request)
+        events = EventStream(asyncio.get_running_loop(), lambda: self._in_flight.discard(request_id), len(samples))
+        for number, sample in enumerate(samples):
+            try:
+                self._engine.submit(sample, events.delivery(number))
+            except BaseException:
+                events.expect_only(number)
+                if number:  # the id is free again once the engine has let go of the samples before
+                    self._engine.cancel(request_id)
+                else:
+                    self._in_flight.discard(request_id)
+                raise
         return events
 
     async def _off_loop(self, function: Callable[..., Result], *arguments: Any) -> Result:
@@ -175,10 +170,12 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, function, *arguments)
 
 
-def _check_deadline(context: Context) -> None:
+def _check_deadline(context: Context) -> float | None:
+    """Seconds until the caller's deadline, where there is one; raises DeadlineExceeded behind it."""
     left = context.time_remaining()
     if left is not None and left <= 0:
         raise DeadlineExceeded("the deadline passed before the request was queued")
+    return left
 
 
 def _log_finished(finished: RequestFinished) -> None:

@@ -16,7 +16,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 
-from respsd.errors import InvalidRequest, RespsdError
+from respsd.errors import DeadlineExceeded, InvalidRequest, RespsdError, TryLater
 from respsd.service.auth import Authorizer, use_caller
 from respsd.service.calls import TRACE_KEY, Call, Calls, TraceParent, name_call
 from respsd.service.status import code_of, status_of
@@ -24,6 +24,8 @@ from respsd.service.status import code_of, status_of
 log = structlog.get_logger(__name__)
 
 REQUEST_ID_KEY = "x-request-id"
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""Clients that have gRPC itself try again wait for so long (gRFC A6); what people read is in google.rpc.RetryInfo."""
 MAX_REQUEST_ID = 128
 
 _request_id: ContextVar[str] = ContextVar("request_id")
@@ -80,27 +82,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             return None
         kind, make = _MAKERS[handler.request_streaming, handler.response_streaming]
         behaviour: Behaviour = getattr(handler, kind)
-        deserialize = handler.request_deserializer
         wrap = self._around_generator if inspect.isasyncgenfunction(behaviour) else self._around_coroutine
         return make(
             wrap(behaviour, handler_call_details.method),
-            request_deserializer=deserialize if handler.request_streaming else _tolerant(deserialize),
+            request_deserializer=_tolerant(handler.request_deserializer),
             response_serializer=handler.response_serializer,
         )
 
     def _around_coroutine(self, behaviour: Behaviour, method: str) -> Behaviour:
         async def call(request: object, context: Context) -> object:
             async with self._handled(method, context):
-                _check_message(request)
-                return await behaviour(request, context)
+                return await behaviour(_checked(request), context)
 
         return call
 
     def _around_generator(self, behaviour: Behaviour, method: str) -> Behaviour:
         async def call(request: object, context: Context) -> AsyncIterator[object]:
             async with self._handled(method, context):
-                _check_message(request)
-                async for message in behaviour(request, context):
+                async for message in behaviour(_checked(request), context):
                     yield message
 
         return call
@@ -119,11 +118,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
                 yield
             except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
                 call.code = code_of(error)
+                call.refusal = error.reason if isinstance(error, RespsdError) else None
                 await _fail(error, context, method)
         except asyncio.CancelledError:
             left = context.time_remaining()
             expired = left is not None and left <= 0
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
+            if expired and call.is_waiting:
+                call.refusal = DeadlineExceeded.reason
             raise
         finally:
             self._calls.close(call)
@@ -152,9 +154,18 @@ def _tolerant(deserialize: Callable[[bytes], object]) -> Callable[[bytes], objec
     return read
 
 
-def _check_message(request: object) -> None:
+def _checked(request: object) -> object:
+    """The request, or the requests of a stream as they come; raises InvalidRequest instead of one that is none."""
+    if isinstance(request, AsyncIterator):
+        return _each_checked(request)
     if isinstance(request, _Malformed):
         raise InvalidRequest("message", "bytes", "they are not the request's protobuf message")
+    return request
+
+
+async def _each_checked(requests: AsyncIterator[object]) -> AsyncIterator[object]:
+    async for request in requests:
+        yield _checked(request)
 
 
 def _subject(context: Context) -> str | None:
@@ -193,4 +204,10 @@ async def _fail(error: Exception, context: Context, method: str) -> NoReturn:
         log.info("call_refused", method=method, code=code.name, error=type(error).__name__, field=field)
     request_id = current_request_id()
     status = rpc_status.to_status(status_of(error, request_id))
-    await context.abort(status.code, status.details, (*status.trailing_metadata, (REQUEST_ID_KEY, request_id)))
+    trailing = (*status.trailing_metadata, (REQUEST_ID_KEY, request_id))
+    if isinstance(error, TryLater):
+        trailing = (*trailing, (PUSHBACK_KEY, str(round(1000 * error.retry_after_seconds))))
+    try:
+        await context.abort(status.code, status.details, trailing)
+    except grpc.aio.InternalError as gone:  # the caller left, or the deadline passed, as the status was on its way
+        raise asyncio.CancelledError from gone

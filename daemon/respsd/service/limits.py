@@ -31,9 +31,16 @@ class Limits:
     max_stop_strings: int = 6
     max_stop_string_bytes: int = 240
     max_stop_token_ids: int = 64
+    max_samples: int = 16
+    """Samples of one request's prompt."""
+    max_top_logprobs: int = 20
+    """Most probable tokens that are told at each place."""
+    max_time_limit_seconds: float = 86_400.0
     largest_action: Action = LARGEST_PUBLISHED
     """No knob of a request's own action may exceed it."""
     max_policy_name: int = 64
     """Characters."""
     max_in_flight: int = 1024
     """Requests that are being read, queued or generated at once."""
+    max_client_requests: int | None = None
+    """Of these, one caller's at most; None: no bound."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import respsd
 from respsd.control.action import Action
 from respsd.engine.api import ModelInfo
-from respsd.engine.events import FinishReason, RequestFinished, TokensCommitted
+from respsd.engine.events import FinishReason, RequestFinished, TokenLogProb
 from respsd_client.v1 import action_pb2, generation_pb2
 
 FINISH_REASONS = {reason: generation_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
 
 
-def finished_message(event: RequestFinished) -> generation_pb2.Finished:
+def finished_message(event: RequestFinished, sample: int = 0) -> generation_pb2.Finished:
     """How and why an output ended."""
     return generation_pb2.Finished(
+        index=sample,
         finish_reason=FINISH_REASONS[event.reason],
         matched_stop=event.matched_stop,
         usage=generation_pb2.Usage(
@@ -33,9 +36,16 @@ def finished_message(event: RequestFinished) -> generation_pb2.Finished:
     )
 
 
-def chunk_message(event: TokensCommitted) -> generation_pb2.Chunk:
-    """A run of committed tokens."""
-    return generation_pb2.Chunk(token_ids=event.token_ids, text=event.text)
+def log_prob_messages(log_probs: Sequence[TokenLogProb]) -> list[generation_pb2.TokenLogProb]:
+    """Tokens' log-probabilities."""
+    return [
+        generation_pb2.TokenLogProb(
+            token_id=each.token_id,
+            logprob=each.log_prob,
+            top=[generation_pb2.TopToken(token_id=token, logprob=log_prob) for token, log_prob in each.top],
+        )
+        for each in log_probs
+    ]
 
 
 def model_info_message(

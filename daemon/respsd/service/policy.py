@@ -23,6 +23,8 @@ from respsd_client.v1 import policy_pb2, policy_pb2_grpc
 
 DEFAULT_HISTORY = 100
 MOST_HISTORY = 1000
+MOST_ENTRY = 2**63 - 1
+"""No database counts further."""
 MOST_NAME = 64
 """Characters of a version's number or an alias."""
 
@@ -75,6 +77,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         """Entries of the audit log."""
         if request.limit > MOST_HISTORY:
             raise InvalidRequest("limit", request.limit, f"it must be at most {MOST_HISTORY}")
+        if request.before_id > MOST_ENTRY:
+            raise InvalidRequest("before_id", request.before_id, f"it must be at most {MOST_ENTRY}")
         query = HistoryQuery(
             alias=_name(request.alias, "alias") if request.alias else None,
             before_id=request.before_id or None,
@@ -99,6 +103,22 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         to, intent = _name(request.policy) if request.policy else None, read_intent(request.intent)
         change = await self._change(lambda operator: operator.rollback(intent, to))
         return policy_pb2.RollbackPolicyResponse(change=change)
+
+    async def NominatePolicy(  # noqa: N802  the wire\'s name
+        self, request: policy_pb2.NominatePolicyRequest, _context: Context
+    ) -> policy_pb2.NominatePolicyResponse:
+        """Make a version the candidate."""
+        name, intent = _name(request.policy), read_intent(request.intent)
+        change = await self._change(lambda operator: operator.nominate(name, intent))
+        return policy_pb2.NominatePolicyResponse(change=change)
+
+    async def WithdrawCandidate(  # noqa: N802  the wire\'s name
+        self, request: policy_pb2.WithdrawCandidateRequest, _context: Context
+    ) -> policy_pb2.WithdrawCandidateResponse:
+        """Let there be no candidate."""
+        intent = read_intent(request.intent)
+        change = await self._change(lambda operator: operator.withdraw(intent))
+        return policy_pb2.WithdrawCandidateResponse(change=change)
 
     async def PinPolicy(self, request: policy_pb2.PinPolicyRequest, _context: Context) -> policy_pb2.PinPolicyResponse:  # noqa: N802  the wire\'s name
         """Pin the champion."""

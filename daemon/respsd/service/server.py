@@ -22,8 +22,10 @@ from respsd.service.calls import CallObserver, Calls
 from respsd.service.daemon_status import Reports, StatusServicer
 from respsd.service.generation import GenerationServicer
 from respsd.service.health import HealthReporter
+from respsd.service.inference import InferenceServicer
 from respsd.service.interceptor import CallInterceptor
 from respsd.service.limits import Limits
+from respsd.service.oip import open_inference_pb2, open_inference_pb2_grpc
 from respsd.service.peers import PeerSocket
 from respsd.service.phase import Lifecycle, Phase
 from respsd.service.policy import PolicyCatalog, PolicyServicer
@@ -44,6 +46,7 @@ SERVICES = (
     generation_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,
     policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
     status_pb2.DESCRIPTOR.services_by_name["StatusService"].full_name,
+    open_inference_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name,
 )
 
 FLUSH_SECONDS = 1.0
@@ -90,8 +93,8 @@ class ServerOptions:
 
 
 class ServiceServer:
-    """Generation, policies, status, health and reflection, on a TCP address or a UNIX socket or both. The engine is
-    started and stopped by its owner."""
+    """Generation, policies, status, the Open Inference Protocol, health and reflection, on a TCP address or a UNIX
+    socket or both. The engine is started and stopped by its owner."""
 
     def __init__(
         self,
@@ -194,6 +197,9 @@ class ServiceServer:
     def _is_progressing(self) -> bool:
         return self._engine.load().seconds_since_progress < self._options.stall_seconds
 
+    def _is_ready(self) -> bool:
+        return self._lifecycle.phase is Phase.READY and self._is_progressing()
+
     def _add_services(self, server: grpc.aio.Server, generation: GenerationServicer) -> None:
         status = StatusServicer(
             self._engine,
@@ -202,10 +208,16 @@ class ServiceServer:
             self._reports,
             addresses=lambda: self.addresses,
             is_progressing=self._is_progressing,
+            concurrency=generation.concurrency,
+            limits=lambda: self._reader.limits,
+        )
+        inference = InferenceServicer(
+            generation, self._engine.model, is_live=self._is_progressing, is_ready=self._is_ready
         )
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(generation, server)
         policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyServicer(self._catalog, self._operator), server)
         status_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
+        open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 

@@ -13,10 +13,14 @@ from respsd import errors
 CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownPolicy: grpc.StatusCode.NOT_FOUND,
+    errors.UnknownModel: grpc.StatusCode.NOT_FOUND,
     errors.PolicyRefused: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ChangeRefused: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ArchiveInvalid: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.TryLater: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QueueTooSlow: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.OutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
@@ -33,9 +37,16 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.TrainingDataError: grpc.StatusCode.INTERNAL,
 }
 
+MOST_MESSAGE_BYTES = 1000
+"""Of a failed call's message. Clients take 8 KiB of trailers; a byte may need three there, and the message is twice."""
+_NOT_OVERRIDDEN = ("Method not implemented!",)
+"""What the generated base of a service says of a method that the service does not have."""
+
 
 def code_of(error: BaseException) -> grpc.StatusCode:
     """The code of an error; INTERNAL for one that nobody foresaw."""
+    if isinstance(error, NotImplementedError) and error.args == _NOT_OVERRIDDEN:
+        return grpc.StatusCode.UNIMPLEMENTED
     for kind in type(error).__mro__:
         if kind in CODES:
             return CODES[kind]
@@ -48,19 +59,26 @@ def status_of(error: BaseException, request_id: str) -> status_pb2.Status:
     number, _ = code.value
     if code is grpc.StatusCode.INTERNAL:
         return status_pb2.Status(code=number, message=f"internal error; the log has it under request {request_id}")
-    return status_pb2.Status(code=number, message=str(error), details=_details(error))
+    return status_pb2.Status(code=number, message=_shortened(str(error)), details=_details(error))
 
 
 def _details(error: BaseException) -> list[AnyMessage]:
     match error:
         case errors.InvalidRequest():
-            violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))
+            told = _shortened(str(error))
+            violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=told)
             return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
-        case errors.Overloaded():
+        case errors.TryLater():
             retry = error_details_pb2.RetryInfo()
             retry.retry_delay.FromNanoseconds(round(error.retry_after_seconds * 1e9))
             return [_packed(retry)]
     return []
+
+
+def _shortened(text: str) -> str:
+    """As much as finds room in the headers that a status travels in; past it the caller would hear of the headers."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= MOST_MESSAGE_BYTES else data[:MOST_MESSAGE_BYTES].decode(errors="ignore") + "..."
 
 
 def _packed(message: error_details_pb2.BadRequest | error_details_pb2.RetryInfo) -> AnyMessage:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from respsd.control.action import Action
 from respsd.engine.api import ModelInfo, Tokenizer
-from respsd.engine.request import MAX_SEED, GenerationRequest, SamplingParams, Speculation, StoppingParams
+from respsd.engine.request import MAX_SEED, GenerationRequest, Priority, SamplingParams, Speculation, StoppingParams
 from respsd.errors import InvalidRequest
 from respsd.service.limits import Limits
 from respsd_client.v1 import generation_pb2
 
 GenerateMessage = generation_pb2.GenerateRequest | generation_pb2.GenerateStreamRequest
+
+PRIORITIES = {
+    int(generation_pb2.PRIORITY_UNSPECIFIED): Priority.NORMAL,
+    int(generation_pb2.PRIORITY_LOW): Priority.LOW,
+    int(generation_pb2.PRIORITY_NORMAL): Priority.NORMAL,
+    int(generation_pb2.PRIORITY_HIGH): Priority.HIGH,
+}
 
 MAX_DRAWN_SEED = 2**53 - 1
 """Drawn seeds stay exact in JSON numbers; a request's own may go to MAX_SEED."""
@@ -31,6 +39,9 @@ class RequestReader:
     def read(self, message: GenerateMessage, request_id: str) -> GenerationRequest:
         """The validated request; raises InvalidRequest."""
         sampling = self._sampling(message.sampling)
+        samples = self._samples(message.sampling, sampling)
+        log_probs = self._top_tokens(message, "logprobs")
+        prompt_log_probs = self._top_tokens(message, "prompt_logprobs")
         speculation = self._speculation(message)
         self._check_stops(message.stopping)
         prompt_ids = self.prompt_ids(message.prompt)
@@ -45,10 +56,17 @@ class RequestReader:
             skip_special_tokens=not keep_special,
             learning_opt_out=message.learning_opt_out,
             clamped_to_context=clamped,
+            log_probs=log_probs,
+            prompt_log_probs=prompt_log_probs,
+            echo=self._prompt_text(message.prompt, prompt_ids, keep_special=keep_special) if message.echo else None,
+            samples=samples,
+            priority=_priority(message.priority),
         )
 
     def prompt_ids(self, prompt: generation_pb2.Prompt) -> tuple[int, ...]:
-        """Token ids of a prompt in any of its forms; at least one."""
+        """Token ids of a prompt in any of its forms, the last ones where it is to be truncated; at least one."""
+        if prompt.HasField("truncate") and prompt.truncate < 1:
+            raise InvalidRequest("prompt.truncate", prompt.truncate, "it must be at least 1")
         match prompt.WhichOneof("kind"):
             case "text":
                 self._check_bytes("prompt.text", [prompt.text])
@@ -62,7 +80,20 @@ class RequestReader:
                 raise InvalidRequest("prompt", None, "it must hold text, token_ids or chat")
         if not ids:
             raise InvalidRequest(field, "", "the prompt must have at least 1 token")
-        return ids
+        return self._truncated(ids, prompt.truncate) if prompt.HasField("truncate") else ids
+
+    def _truncated(self, ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+        """The last `count` ids; a beginning-of-sequence token in front stays there, unless it would be the only one."""
+        if len(ids) <= count:
+            return ids
+        front = ids[:1] if count > 1 and ids[0] == self.tokenizer.bos_token_id else ()
+        return front + ids[len(ids) - count + len(front) :]
+
+    def _prompt_text(self, prompt: generation_pb2.Prompt, ids: tuple[int, ...], *, keep_special: bool) -> str:
+        """The prompt's text as it was given, or as its tokens read where it was given otherwise or is cut."""
+        if prompt.WhichOneof("kind") == "text" and not prompt.HasField("truncate"):
+            return prompt.text
+        return self.tokenizer.decode(ids, skip_special_tokens=not keep_special)
 
     def _chat_ids(self, chat: generation_pb2.Chat) -> tuple[int, ...]:
         if not chat.messages:
@@ -120,6 +151,23 @@ class RequestReader:
             seed=self._seed(sampling),
         )
 
+    def _samples(self, message: generation_pb2.Sampling, sampling: SamplingParams) -> int:
+        count, most = message.n if message.HasField("n") else 1, self.limits.max_samples
+        _check_range("sampling.n", count, 1, most, f"it must be from 1 to {most}")
+        if count > 1 and sampling.is_greedy:
+            limit = "greedy decoding has one output: it must be 1, or sampling.temperature over 0"
+            raise InvalidRequest("sampling.n", count, limit)
+        return count
+
+    def _top_tokens(self, message: GenerateMessage, field: Literal["logprobs", "prompt_logprobs"]) -> int | None:
+        """How many most probable tokens are to be told beside each token's own log-prob; None: no log-probs."""
+        if not message.HasField(field):
+            return None
+        count = message.logprobs if field == "logprobs" else message.prompt_logprobs
+        most = min(self.limits.max_top_logprobs, self.model.vocab_size)
+        _check_range(field, count, 0, most, f"it must be from 0 to {most}")
+        return count
+
     def _logit_bias(self, sampling: generation_pb2.Sampling) -> dict[int, float]:
         field, bias = "sampling.logit_bias", dict(sampling.logit_bias)
         _check_count(field, len(bias), self.limits.max_logit_bias, "tokens")
@@ -150,6 +198,11 @@ class RequestReader:
     def _stopping(self, stopping: generation_pb2.Stopping, budget: int) -> StoppingParams:
         least = stopping.min_new_tokens
         _check_range("stopping.min_new_tokens", least, 0, budget, f"it must be at most max_new_tokens, {budget}")
+        seconds = stopping.time_limit_seconds if stopping.HasField("time_limit_seconds") else None
+        longest = self.limits.max_time_limit_seconds
+        if seconds is not None and not 0.0 < seconds <= longest:
+            limit = f"it must be over 0 and at most {longest:g} seconds"
+            raise InvalidRequest("stopping.time_limit_seconds", seconds, limit)
         return StoppingParams(
             max_new_tokens=budget,
             min_new_tokens=least,
@@ -157,6 +210,7 @@ class RequestReader:
             stop_token_ids=tuple(stopping.stop_token_ids),
             ignore_eos=stopping.ignore_eos,
             include_stop=stopping.include_stop,
+            time_limit_seconds=seconds,
         )
 
     def _speculation(self, message: GenerateMessage) -> Speculation:
@@ -196,6 +250,13 @@ class RequestReader:
         if size > self.limits.max_prompt_bytes:
             limit = f"a prompt has at most {self.limits.max_prompt_bytes} bytes"
             raise InvalidRequest(field, f"{size} bytes", limit)
+
+
+def _priority(number: int) -> Priority:
+    if number not in PRIORITIES:  # the wire takes any number
+        known = ", ".join(str(each) for each in PRIORITIES)
+        raise InvalidRequest("priority", number, f"it must be one of {known}")
+    return PRIORITIES[number]
 
 
 def _check_range(field: str, value: float, low: float, high: float, limit: str) -> None:

@@ -1,0 +1,1 @@
+"""Generated from proto/inference by proto/generate.py: messages and stubs of the Open Inference Protocol."""
