@@ -32,6 +32,18 @@ def test_spaces_between_tokens_are_kept(kind):
     assert detokenizer.flush() == ""
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("before", ["the", "the cat sat on the mat and"])
+def test_text_that_goes_on_from_a_prompt_reads_as_in_the_whole(kind, before):
+    """With echo the two are shown as one text; alone, Llama's kind drops the first token's space."""
+    whole = f"{before} cat sat"
+    prompt, token_ids = kind().encode(before), kind().encode(whole)
+    assert token_ids[: len(prompt)] == prompt
+    detokenizer = kind().detokenizer(skip_special_tokens=True, follows=tuple(prompt))
+    pieces = [detokenizer.push(token_id) for token_id in token_ids[len(prompt) :]]
+    assert before + "".join(pieces) + detokenizer.flush() == whole
+
+
 @pytest.mark.parametrize("kind", [tokenizers.byte_level, tokenizers.byte_fallback])
 def test_character_of_several_tokens_appears_with_its_last_byte(kind):
     detokenizer = kind().detokenizer(skip_special_tokens=True)

@@ -16,6 +16,7 @@ from test_loop import Listener
 from respsd.control.action import OFF, Action
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.loop import LoopLimits
+from respsd.engine.queue import QueueLimits
 from respsd.engine.request import SamplingParams
 
 PROMPT = [1, 40, 17, 99, 254, 3, 60]
@@ -39,7 +40,8 @@ def next_distribution(tokens: list[int]) -> Probabilities:
 
 def sample_pairs(action: Action) -> list[tuple[int, ...]]:
     """Two tokens under each of many seeds. (Asked for four: the last of a budget is decoded plainly.)"""
-    with running(load_tiny(), limits=LoopLimits(max_running=64, max_waiting=SAMPLES), kv_tokens=100_000) as rig:
+    limits = LoopLimits(max_running=64, queue=QueueLimits(max_requests=SAMPLES))
+    with running(load_tiny(), limits=limits, kv_tokens=100_000) as rig:
         listeners = [Listener() for _ in range(SAMPLES)]
         for seed, listener in enumerate(listeners):
             sampling = SamplingParams(temperature=TEMPERATURE, top_p=TOP_P, seed=seed)

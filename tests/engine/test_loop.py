@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import queue
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -12,50 +13,25 @@ import torch
 from support import models as tiny_models
 from support import tiny
 from support.engines import Rig, load_tiny, plain, request, running, static_router
+from support.listening import Gate, Listener
 
 from respsd.control.action import OFF, Action
-from respsd.control.controller import Decision, Vector
-from respsd.engine.events import FinishReason, RequestFailed, RequestFinished, TokensCommitted
+from respsd.engine.events import FinishReason, RequestFailed, RequestFinished
 from respsd.engine.local_run import run
 from respsd.engine.loop import LoopLimits
-from respsd.engine.request import SamplingParams
-from respsd.errors import EngineFault, EngineUnavailable, InvalidRequest, Overloaded, UnknownPolicy
+from respsd.engine.queue import QueueLimits
+from respsd.engine.request import Priority, SamplingParams
+from respsd.errors import (
+    DeadlineExceeded,
+    EngineFault,
+    EngineUnavailable,
+    InvalidRequest,
+    Overloaded,
+    QueueTooSlow,
+    UnknownPolicy,
+)
 
 PROMPT = [1, 40, 17, 99, 254, 3, 60]
-
-
-class Listener:
-    """Collects the events of one request."""
-
-    def __init__(self) -> None:
-        self.events: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.first_token = threading.Event()
-        self.tokens: list[int] = []
-
-    def __call__(self, event: object) -> None:
-        if isinstance(event, TokensCommitted):
-            self.tokens += event.token_ids
-            self.first_token.set()
-        else:
-            self.events.put(event)
-
-    def last(self) -> object:
-        return self.events.get(timeout=60)
-
-
-class Gate:
-    """A champion that blocks the engine's thread when a window opens, until let go."""
-
-    version = 5
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self.go = threading.Event()
-
-    def choose(self, observation: Vector, uniform: float) -> Decision:
-        self.reached.set()
-        assert self.go.wait(60)
-        return Decision(Action(8, 3, 3), 0.0, "champion", policy_version=5)
 
 
 def gated(limits: LoopLimits | None = None, **options: object):
@@ -210,7 +186,7 @@ def test_cancel_in_the_queue_never_starts_the_request():
 
 
 def test_a_full_queue_refuses_with_its_limit():
-    gate, context = gated(LoopLimits(max_running=1, max_waiting=1))
+    gate, context = gated(LoopLimits(max_running=1, queue=QueueLimits(max_requests=1)))
     with context as rig:
         listeners = [Listener() for _ in range(2)]
         rig.engine.submit(request(PROMPT, 3), listeners[0])
@@ -220,6 +196,44 @@ def test_a_full_queue_refuses_with_its_limit():
             rig.engine.submit(request(PROMPT, 3), Listener())
         gate.go.set()
         assert all(isinstance(listener.last(), RequestFinished) for listener in listeners)
+
+
+def test_a_high_priority_starts_before_what_came_a_little_earlier():
+    gate, context = gated(LoopLimits(max_running=1))
+    with context as rig:
+        first = Listener()
+        rig.engine.submit(request(PROMPT, 3), first)
+        assert gate.reached.wait(60)
+        waiting = [Listener() for _ in Priority]  # low, normal, high
+        for listener, priority in zip(waiting, Priority, strict=True):
+            rig.engine.submit(dataclasses.replace(request(PROMPT, 3), priority=priority), listener)
+        assert rig.engine.load().queue.by_priority == dict.fromkeys(Priority, 1)
+        gate.go.set()
+        ends = [listener.last() for listener in waiting]
+        assert all(isinstance(end, RequestFinished) for end in ends)
+        low, normal, high = (end.queue_seconds for end in ends)
+        assert high < normal < low
+
+
+def test_what_waits_too_long_or_past_its_deadline_never_starts():
+    gate, context = gated(LoopLimits(max_running=1, queue=QueueLimits(max_seconds=1.0)))
+    with context as rig:
+        running_one, patient, hurried = Listener(), Listener(), Listener()
+        rig.engine.submit(request(PROMPT, 3), running_one)
+        assert gate.reached.wait(60)
+        rig.engine.submit(request(PROMPT, 3), patient)
+        soon = time.perf_counter_ns() + 500_000_000
+        rig.engine.submit(dataclasses.replace(request(PROMPT, 3), deadline_ns=soon), hurried)
+        time.sleep(1.0)
+        gate.go.set()
+        late, past = patient.last(), hurried.last()
+        assert isinstance(running_one.last(), RequestFinished)
+        assert isinstance(late, RequestFailed)
+        assert isinstance(late.error, QueueTooSlow)
+        assert isinstance(past, RequestFailed)
+        assert isinstance(past.error, DeadlineExceeded)
+        assert (patient.tokens, hurried.tokens, rig.hooks.failed) == ([], [], 2)
+        assert (rig.engine.load().waiting, rig.engine.load().queue.tokens) == (0, 0)
 
 
 def test_requests_wait_for_kv_memory_in_order():
@@ -333,8 +347,6 @@ def test_every_window_lands_in_a_row_with_all_it_measured(rig: Rig):
 
 
 def test_a_request_may_opt_out_of_the_log(rig: Rig):
-    import dataclasses
-
     rig.sink.requests.clear()
     rig.generate(dataclasses.replace(request(PROMPT, 8), learning_opt_out=True))
     assert rig.sink.requests == []

@@ -61,7 +61,27 @@ def test_a_prompt_always_gets_on(sequences, tokens):
     slow = pace(step_tokens=64)
     slow.learn(1, 0, 1 * MS)
     slow.learn(1, 10, 1000 * MS)
-    assert slow.budget(sequences, tokens) == 4
+    assert slow.budget(sequences, tokens) == 1
+
+
+def test_steps_that_took_few_tokens_say_little_of_what_a_token_adds():
+    """A step that happened to be slow beside two tokens: 20 ms more, where a token takes 1 ms."""
+    learnt = pace()
+    learnt.learn(1, 0, 100 * MS)
+    for _ in range(20):
+        learnt.learn(1, 100, 200 * MS)
+    learnt.learn(1, 2, 122 * MS)
+    assert learnt.budget(1, 1) == pytest.approx(100, abs=20)
+
+
+def test_tokens_that_seem_to_add_nothing_are_followed_by_some_more_and_not_by_a_whole_chunk():
+    learnt = pace(chunk=512)
+    learnt.learn(1, 0, 100 * MS)
+    learnt.learn(1, 10, 90 * MS)
+    assert learnt.budget(1, 1) == 4 * 32
+    learnt.learn(1, 128, 90 * MS)
+    learnt.learn(1, 128, 90 * MS)
+    assert learnt.budget(1, 1) == 210  # four times the mean of 10, 128 and 128, the newest weighing a fifth: 52.48
 
 
 def test_means_follow_a_machine_that_changes():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from respsd.engine import packed_linear
-from respsd.engine.packed_linear import PackedLinear, extra_bytes
+from respsd.engine.packed_linear import PackedLinear, extra_bytes, padded_rows
 from respsd.engine.target_weights import pack_linears
 
 WIDE, NARROW = (96, 32), (32, 96)
@@ -29,6 +29,23 @@ def test_the_product_is_the_same(rows, shape, dtype, options):
     for each in (bias, None):
         ours = PackedLinear(weight, each, **options)(x)
         torch.testing.assert_close(ours, F.linear(x, weight, each), atol=tolerance, rtol=tolerance)
+
+
+def test_few_numbers_of_rows_reach_the_matrix_library_and_none_is_padded_by_half():
+    """It keeps a kernel for each of them and layer, for ever."""
+    sizes = {rows: padded_rows(rows) for rows in range(1, 1025)}
+    assert len(set(sizes.values())) < 40
+    for rows, padded in sizes.items():
+        assert padded == rows if rows <= 16 else rows <= padded < 1.5 * rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_is_the_same_bits_however_many_stand_beside_it(dtype):
+    generator = torch.Generator().manual_seed(1)
+    layer = PackedLinear(torch.randn(WIDE, generator=generator).to(dtype), exact=True)
+    x = torch.randn(40, WIDE[1], generator=generator).to(dtype)
+    for rows in (1, 7, 17, 25, 33):
+        assert torch.equal(layer(x[:rows]), layer(x)[:rows]), rows
 
 
 class Small(nn.Module):

@@ -29,6 +29,13 @@ def test_loads_from_a_checkpoint_folder_and_round_trips(folder):
     assert "".join(tokenizer.pieces(tokenizer.encode("the cat"))) == "the cat"
 
 
+def test_the_beginning_of_sequence_token_is_known_where_there_is_one(folder):
+    assert HfTokenizer.load(folder).bos_token_id == 1
+    without = tiny.tokenizer()
+    without.bos_token = None
+    assert HfTokenizer(without).bos_token_id is None
+
+
 def test_folder_without_a_tokenizer_is_refused(tmp_path):
     LlamaConfig().save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="has no readable tokenizer"):

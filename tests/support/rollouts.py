@@ -81,7 +81,7 @@ class MemoryPolicies:
 
     def clear_candidate(self, intent: Intent) -> PolicyChange:
         self._note("clear", None, intent)
-        self.aliases["candidate"] = self.aliases["champion"]
+        self.aliases.pop("candidate", None)
         return PolicyChange(())
 
     def quarantine(self, version: int | str, intent: Intent) -> PolicyChange:
@@ -116,7 +116,7 @@ class MemoryPolicies:
 
     def _end_candidacy(self, version: int) -> None:
         if self.aliases.get("candidate") == version:
-            self.aliases["candidate"] = self.aliases["champion"]
+            del self.aliases["candidate"]
 
 
 @dataclass

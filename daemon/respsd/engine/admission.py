@@ -39,8 +39,8 @@ class Admission:
         self._pool = pool
         self._reserved = reserved
         self._clock = clock
-        self._target_kv = KvArena(target.layout, pool.total_tokens)
-        self._draft_kv = KvArena(drafter.layout, pool.total_tokens) if drafter is not None else None
+        self.target_kv = KvArena(target.layout, pool.total_tokens)
+        self.draft_kv = KvArena(drafter.layout, pool.total_tokens) if drafter is not None else None
 
     @property
     def pool(self) -> KvPool:
@@ -69,13 +69,29 @@ class Admission:
         kv_tokens = self.kv_tokens(request)
         if not self._pool.fits(kv_tokens):
             return None
+        slots = self._pool.reserve(kv_tokens)
+        try:
+            return self._sequence(request, deliver, submitted_ns, created_at_ns, slots)
+        except BaseException:
+            self._pool.release(slots)
+            raise
+
+    def release(self, sequence: Sequence) -> None:
+        """Give a finished sequence's memory back."""
+        self._pool.release(sequence.slots)
+
+    def _sequence(
+        self, request: GenerationRequest, deliver: Deliver, submitted_ns: int, created_at_ns: int, slots: slice
+    ) -> Sequence:
         controllers = self._router.resolve(request.speculation)
         eos = self._tokenizer.eos_token_ids
         sampler = Sampler(request.sampling, request.stopping, request.prompt_ids, self._target.vocab_size, eos)
-        detokenizer = self._tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens)
+        detokenizer = self._tokenizer.detokenizer(
+            skip_special_tokens=request.skip_special_tokens,
+            follows=request.prompt_ids if request.echo is not None else (),
+        )
         scanner = StopScanner(request, eos, detokenizer)
-        slots = self._pool.reserve(kv_tokens)  # Nothing behind it fails, so nothing leaks.
-        drafts = self._draft_kv is not None and not self._largest_tree(request).is_off
+        drafts = self.draft_kv is not None and not self._largest_tree(request).is_off
         return Sequence(
             request=request,
             deliver=deliver,
@@ -83,17 +99,13 @@ class Admission:
             sampler=sampler,
             scanner=scanner,
             signals=SignalTracker(),
-            cache=self._target_kv.cache(slots),
-            draft_cache=self._draft_kv.cache(slots) if self._draft_kv is not None and drafts else None,
+            cache=self.target_kv.cache(slots),
+            draft_cache=self.draft_kv.cache(slots) if self.draft_kv is not None and drafts else None,
             slots=slots,
             submitted_ns=submitted_ns,
             admitted_ns=self._clock.monotonic_ns(),
             created_at_ns=created_at_ns,
         )
-
-    def release(self, sequence: Sequence) -> None:
-        """Give a finished sequence's memory back."""
-        self._pool.release(sequence.slots)
 
     def _largest_tree(self, request: GenerationRequest) -> Action:
         return request.speculation.action or self._reserved

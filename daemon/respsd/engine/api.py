@@ -7,11 +7,11 @@ the deterministic one for tests. Nothing here imports torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from respsd.engine.events import EngineEvent
-from respsd.engine.request import GenerationRequest
+from respsd.engine.request import GenerationRequest, Priority
 
 Deliver = Callable[[EngineEvent], None]
 """Called on the engine's thread for each event of one request, in order; it must return at once and not raise."""
@@ -23,6 +23,11 @@ class Tokenizer(Protocol):
     @property
     def has_chat_template(self) -> bool:
         """Whether `render_chat` can work."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that the model expects in front of a text; None: none."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -60,6 +65,25 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What waits for the engine at one moment, and what may."""
+
+    tokens: int = 0
+    """Of prompts and budgets."""
+    by_priority: Mapping[Priority, int] = field(default_factory=dict)
+    """Requests; priorities that none has may be left out."""
+    oldest_seconds: float = 0.0
+    """How long the one that came first has waited."""
+    expected_seconds: float | None = 0.0
+    """What a request that comes now would wait, by the rate at which requests start; None: not measured."""
+    max_requests: int = 0
+    max_tokens: int | None = None
+    """None: no bound."""
+    max_seconds: float | None = None
+    """After it a request is given up; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """The engine's work at one moment."""
 
@@ -69,6 +93,8 @@ class EngineLoad:
     kv_tokens_total: int
     seconds_since_progress: float
     """Age of the last finished step or prefill chunk while there is work; 0 when idle, infinite once it died."""
+    max_running: int = 0
+    queue: QueueLoad = field(default_factory=QueueLoad)
 
 
 class Engine(Protocol):
@@ -91,9 +117,13 @@ class Engine(Protocol):
     def submit(self, request: GenerationRequest, deliver: Deliver) -> None:
         """Queue a request from any thread; events go to `deliver`.
 
-        Raises InvalidRequest (it can never fit), UnknownPolicy, PolicyRefused, Overloaded (the queue is full) or
-        EngineUnavailable (not running).
+        Raises InvalidRequest (it can never fit), UnknownPolicy, PolicyRefused, Overloaded (the queue is full),
+        QueueTooSlow (it could not start in time) or EngineUnavailable (not running).
         """
+        ...
+
+    def check_room(self) -> None:
+        """Raise Overloaded where the queue is full, from any thread: callers learn it before they prepare a request."""
         ...
 
     def cancel(self, request_id: str) -> None:

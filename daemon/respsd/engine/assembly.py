@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import structlog
 import torch
@@ -22,6 +23,8 @@ from respsd.engine.drafter import Drafter
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.kv_cache import KvLayout, KvPool
 from respsd.engine.loop import EngineLoop, LoopLimits
+from respsd.engine.static.capture import Capturer, Eager, cuda_graphs
+from respsd.engine.static.path import StaticPath
 from respsd.engine.step import Stepper
 from respsd.engine.target import Target
 from respsd.engine.tokenizer import HfTokenizer
@@ -32,6 +35,10 @@ log = structlog.get_logger(__name__)
 
 _KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.25}
 """Of what is free on a GPU once the weights are there; of a machine's whole memory, which it shares with others."""
+
+
+Shapes = Literal["dynamic", "static", "graphs"]
+"""How steps run: as they come, in fixed shapes, or in fixed shapes recorded as CUDA graphs (see `static`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,10 @@ class EngineConfig:
     kv_tokens: int | None = None
     """KV budget; None: by the machine's memory."""
     limits: LoopLimits = field(default_factory=LoopLimits)
+    shapes: Shapes | None = None
+    """How steps run; None: by the device."""
+    capturer: Capturer | None = None
+    """What runs steps in fixed shapes; None: by `shapes`."""
 
 
 def load_models(
@@ -134,6 +145,7 @@ def build_engine(
     """The engine, not yet started. `uniform` draws from [0, 1) for policies that sample."""
     hooks = hooks or EngineHooks()
     pool = KvPool(config.kv_tokens or affordable_kv_tokens(*models.kv_layouts))
+    admission = Admission(models.target, models.drafter, models.tokenizer, router, pool, config.reserved, clock)
     stepper = Stepper(
         models.target,
         models.drafter,
@@ -142,9 +154,31 @@ def build_engine(
         uniform,
         clock,
         hooks,
+        _static_path(models, admission, config),
     )
-    admission = Admission(models.target, models.drafter, models.tokenizer, router, pool, config.reserved, clock)
     return EngineLoop(models.info, models.tokenizer, stepper, admission, sink, config.limits, clock, hooks)
+
+
+def step_shapes(models: Models, config: EngineConfig) -> Shapes:
+    """How the steps of an engine of this configuration run."""
+    by_device: Shapes = (
+        "static" if models.target.layout.device.type == "cuda" and not models.target.exact else "dynamic"
+    )
+    return config.shapes or by_device
+
+
+def _static_path(models: Models, admission: Admission, config: EngineConfig) -> StaticPath | None:
+    """What runs steps in fixed shapes; None where they run as they come. Raises SettingsError."""
+    shapes, device = step_shapes(models, config), models.target.layout.device
+    if shapes == "dynamic":
+        return None
+    if models.target.exact:
+        raise SettingsError(f"engine.shapes: {shapes!r} is not exact; engine.exact needs 'dynamic' or 'auto'")
+    if shapes == "graphs" and device.type != "cuda":
+        raise SettingsError(f"engine.shapes: 'graphs' are CUDA's, and the models are on {device}")
+    capturer = config.capturer or (cuda_graphs() if shapes == "graphs" else Eager())
+    arenas = admission.target_kv, admission.draft_kv
+    return StaticPath(models.target, models.drafter, *arenas, config.reserved.depth, capturer)
 
 
 def affordable_kv_tokens(*layouts: KvLayout) -> int:

@@ -37,12 +37,13 @@ class Detokenizer:
     broken, the complete characters before it too. Those have been shown by then, and stay.)
     """
 
-    def __init__(self, decoder: TextDecoder, *, skip_special_tokens: bool) -> None:
+    def __init__(self, decoder: TextDecoder, *, skip_special_tokens: bool, follows: Sequence[int] = ()) -> None:
+        """:param follows: tokens before the first, whose text is not given out but decides how the first one reads."""
         self._decoder = decoder
         self._skip_special = skip_special_tokens
         self._skipped = frozenset(decoder.special_token_ids) if skip_special_tokens else frozenset[int]()
-        self._context: list[int] = []  # shown tokens before the pending ones
-        self._context_text = ""
+        self._context = list(follows[-_LONGEST_CHARACTER:])  # shown tokens before the pending ones
+        self._context_text = self._text(self._context) if self._context else ""
         self._pending: list[int] = []  # tokens whose text is not wholly shown
         self._shown = 0  # characters of the pending tokens' text that are shown
 

@@ -120,6 +120,10 @@ class Drafter:
             each = each.repeat_interleave(torch.tensor(counts, device=device), output_size=sum(counts))
         return self._rotary.cos_sin(each, self.layout.dtype)
 
+    def rotation_of(self, positions: Tensor) -> Rotation:
+        """cos and sin of each position, [rows, head_dim]. :param positions: int64 [rows]."""
+        return self._rotary.cos_sin(positions, self.layout.dtype)
+
     def frontier(self, cache: SequenceCache, rows: slice, offset: int, visible: Tensor) -> Segment:
         """One sequence's frontier of a draft tree in a packed pass; its rows are scratch at `cache.length + offset`.
 

@@ -33,10 +33,10 @@ def request_record(sequence: Sequence, finished: RequestFinished, finished_at_ns
     )
 
 
-def cancelled_in_queue(request: GenerationRequest, queue_ns: int) -> RequestFinished:
-    """The end of a request that was cancelled before it started."""
+def ended_in_queue(request: GenerationRequest, reason: FinishReason, queue_ns: int) -> RequestFinished:
+    """The end of a request that was cancelled, or whose time was over, before it started."""
     return RequestFinished(
-        reason=FinishReason.CANCELLED,
+        reason=reason,
         usage=Usage(len(request.prompt_ids), 0),
         seed=request.sampling.seed,
         steps=0,

@@ -1,4 +1,7 @@
-"""What the engine tells its caller about a request, as typed events in order: tokens*, then finished or failed."""
+"""What the engine tells its caller about a request, as typed events in order.
+
+The prompt's log-probs where they were asked for, tokens*, then finished or failed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ class FinishReason(enum.Enum):
     """max_new_tokens, the client's own budget."""
     CONTEXT = "context"
     """The model's context is full."""
+    TIME_LIMIT = "time_limit"
+    """The request's own time limit passed."""
     CANCELLED = "cancelled"
 
 
@@ -30,6 +35,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogProb:
+    """A token's log-probability after the tokens before it, in nats, under the target's own distribution.
+
+    It is the softmax of the target's logits in float32, before temperature and every other processor.
+    """
+
+    token_id: int
+    log_prob: float | None
+    """None for a prompt's first token, which follows nothing."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The most probable tokens in its place and their log-probabilities, the best first, of equals the lower id."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """The log-probs of all prompt tokens, in order; before the first token is committed."""
+
+    log_probs: tuple[TokenLogProb, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TokensCommitted:
     """One step's committed tokens and the text that became certain with them.
 
@@ -39,6 +65,8 @@ class TokensCommitted:
 
     token_ids: tuple[int, ...]
     text: str
+    log_probs: tuple[TokenLogProb, ...] = ()
+    """One for each token, where the request asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +98,4 @@ class RequestFailed:
     error: RespsdError
 
 
-EngineEvent = TokensCommitted | RequestFinished | RequestFailed
+EngineEvent = PromptScored | TokensCommitted | RequestFinished | RequestFailed

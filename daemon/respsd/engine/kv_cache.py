@@ -46,11 +46,14 @@ class SequenceCache:
     scratch until `commit` keeps some; whatever is not kept is overwritten by the next forward.
     """
 
-    __slots__ = ("data", "length")
+    __slots__ = ("data", "first_slot", "length")
 
-    def __init__(self, layout: KvLayout, capacity: int, data: Tensor | None = None) -> None:
-        """:param data: [layers, 2, kv_heads, capacity, head_dim], where the rows live; None: memory of its own."""
+    def __init__(self, layout: KvLayout, capacity: int, data: Tensor | None = None, first_slot: int = 0) -> None:
+        """:param data: [layers, 2, kv_heads, capacity, head_dim], where the rows live; None: memory of its own.
+        :param first_slot: where they begin in an arena.
+        """
         self.length = 0
+        self.first_slot = first_slot
         self.data = layout.empty(capacity) if data is None else data
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,6 +67,15 @@ class SequenceCache:
         cached_keys[:, start:end] = keys
         cached_values[:, start:end] = values
         return cached_keys[:, :end], cached_values[:, :end]
+
+    def copy_prefix(self, other: SequenceCache, length: int) -> None:
+        """Begin with the first rows of another cache, committed there."""
+        self.length = length
+        self.data[:, :, :, :length] = other.data[:, :, :, :length]
+
+    def advance(self, rows: int) -> None:
+        """Keep the first scratch rows, which stand in their places already."""
+        self.length += rows
 
     def commit(self, kept: list[int]) -> None:
         """Keep these scratch rows (offsets from `length`, ascending) behind the prefix; only misplaced ones move."""
@@ -123,12 +135,17 @@ class KvPool:
 
 
 class KvArena:
-    """One model's buffer over all slots of a pool."""
+    """One model's buffer over all slots of a pool, and two more."""
 
     def __init__(self, layout: KvLayout, slots: int) -> None:
         self._layout = layout
-        self._data = layout.empty(slots)
+        self.unread_slot = slots
+        """For rows that are written only because shapes are fixed: nobody reads it."""
+        self.zero_slot = slots + 1
+        """For reads of rows that there are not: nobody writes it."""
+        self.data = layout.empty(slots + 2)  # [layers, 2, kv_heads, slots + 2, head_dim]
+        self.data[:, :, :, slots:] = 0.0
 
     def cache(self, slots: slice) -> SequenceCache:
         """An empty cache on a reserved range."""
-        return SequenceCache(self._layout, slots.stop - slots.start, self._data[:, :, :, slots])
+        return SequenceCache(self._layout, slots.stop - slots.start, self.data[:, :, :, slots], slots.start)

@@ -17,7 +17,14 @@ from respsd.control.router import BASELINE, CHAMPION, PolicyRouter, RequestRoute
 from respsd.control.static import StaticController
 from respsd.engine.api import Engine
 from respsd.engine.assembly import EngineConfig, Models, build_engine
-from respsd.engine.events import EngineEvent, RequestFailed, RequestFinished, TokensCommitted
+from respsd.engine.events import (
+    EngineEvent,
+    PromptScored,
+    RequestFailed,
+    RequestFinished,
+    TokenLogProb,
+    TokensCommitted,
+)
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.loop import EngineLoop
 from respsd.engine.request import GenerationRequest, SamplingParams, Speculation, StoppingParams
@@ -35,6 +42,8 @@ class Completion:
     token_ids: tuple[int, ...]
     text: str
     finished: RequestFinished
+    log_probs: tuple[TokenLogProb, ...] = ()
+    prompt_log_probs: tuple[TokenLogProb, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -74,13 +83,18 @@ def run(engine: Engine, request: GenerationRequest) -> Completion:
     engine.submit(request, events.put)
     token_ids: list[int] = []
     pieces: list[str] = []
+    log_probs: list[TokenLogProb] = []
+    prompt_log_probs: tuple[TokenLogProb, ...] = ()
     while True:
         match events.get():
-            case TokensCommitted(ids, text):
+            case TokensCommitted(ids, text, scores):
                 token_ids += ids
                 pieces.append(text)
+                log_probs += scores
+            case PromptScored(scores):
+                prompt_log_probs = scores
             case RequestFinished() as finished:
-                return Completion(tuple(token_ids), "".join(pieces), finished)
+                return Completion(tuple(token_ids), "".join(pieces), finished, tuple(log_probs), prompt_log_probs)
             case RequestFailed(error):
                 raise error
 

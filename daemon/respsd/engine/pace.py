@@ -9,10 +9,12 @@ from __future__ import annotations
 
 _WEIGHT = 0.2
 """Of the newest measurement in the running means."""
-_FEWEST = 4
+_FEWEST = 1
 """Prompt tokens that a step takes at least: a prompt gets on, whatever the means say."""
 _FIRST = 32
 """Prompt tokens of a step beside running sequences before anything was measured."""
+_GROWTH = 4
+"""Times as many as steps have taken lately that one may take beside running sequences."""
 
 
 class PrefillPace:
@@ -30,7 +32,10 @@ class PrefillPace:
         self._step_tokens = step_tokens
         self._slowdown = slowdown
         self._usual_ns: dict[int, float] = {}  # a step without prompt tokens, by the number of sequences
-        self._token_ns: float | None = None  # what a prompt token adds to a step
+        # Running means of what prompts added to steps, and of their tokens: their ratio is what a token adds. Steps
+        # that took few tokens say little, and so count for little.
+        self._added_ns: float | None = None
+        self._tokens: float | None = None
 
     def budget(self, sequences: int, tokens_each: int) -> int:
         """Prompt tokens that the next step may take.
@@ -42,11 +47,11 @@ class PrefillPace:
         bounds = [self._chunk]
         if self._step_tokens is not None:
             bounds.append(self._step_tokens - sequences * tokens_each)
-        usual = self._usual(sequences)
-        if usual is None or self._token_ns is None:
-            bounds.append(_FIRST)
-        else:
-            bounds.append(int((self._slowdown - 1) * usual / self._token_ns))
+        usual, token_ns = self._usual(sequences), self._token_ns
+        # Where steps scatter much, a few tokens may seem to add nothing: what was tried so far bounds the next try.
+        bounds.append(_FIRST if usual is None or token_ns is None else round(_GROWTH * max(_FIRST, self._tokens or 0)))
+        if usual is not None and token_ns:
+            bounds.append(int((self._slowdown - 1) * usual / token_ns))
         return max(_FEWEST, min(bounds))
 
     def learn(self, sequences: int, prompt_tokens: int, step_ns: int) -> None:
@@ -56,13 +61,21 @@ class PrefillPace:
             return
         usual = self._usual(sequences) if sequences else 0.0
         if usual is not None:
-            self._token_ns = _mean(self._token_ns, max(0.0, step_ns - usual) / prompt_tokens)
+            self._added_ns = _mean(self._added_ns, step_ns - usual)
+            self._tokens = _mean(self._tokens, prompt_tokens)
         elif self._token_ns is not None:
             self._usual_ns[sequences] = max(0.0, step_ns - prompt_tokens * self._token_ns)
 
     def prompt_ns(self, prompt_tokens: int) -> int:
         """What so many prompt tokens add to a step's time, by the means; the sequences' reward leaves it out."""
         return round(prompt_tokens * (self._token_ns or 0.0))
+
+    @property
+    def _token_ns(self) -> float | None:
+        """What a prompt token adds to a step."""
+        if self._added_ns is None or self._tokens is None:
+            return None
+        return max(0.0, self._added_ns) / self._tokens
 
     def _usual(self, sequences: int) -> float | None:
         """The usual time of so many sequences' steps, or of the next number of sequences that has been measured."""

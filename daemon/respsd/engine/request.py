@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from respsd.control.action import Action
 
 MAX_SEED = 2**63 - 1
+_FOREVER_NS = 1 << 62
+
+
+class Priority(enum.IntEnum):
+    """Who goes first of those that wait (see `queue`); it changes nothing once a request has started."""
+
+    LOW = -1
+    NORMAL = 0
+    HIGH = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,13 @@ class StoppingParams:
     ignore_eos: bool = False
     include_stop: bool = False
     """Whether the text keeps the stop string that ended it."""
+    time_limit_seconds: float | None = None
+    """Time from its submission after which the request ends with what it has (TIME_LIMIT); None: no such end."""
+
+    @property
+    def time_limit_ns(self) -> int:
+        """The time limit in nanoseconds; longer than anything lasts where there is none."""
+        return _FOREVER_NS if self.time_limit_seconds is None else round(self.time_limit_seconds * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +83,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One validated request; `request_id` is unique among those in flight."""
+    """One validated request; `request_id` is unique among those in flight, but for samples of one call."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -78,3 +95,21 @@ class GenerationRequest:
     """Leave no rows of this request in transitions.db."""
     clamped_to_context: bool = False
     """The client set no budget and max_new_tokens is the rest of the context: its end is CONTEXT, not LENGTH."""
+    priority: Priority = Priority.NORMAL
+    deadline_ns: int | None = None
+    """Monotonic time after which nobody waits for the answer: a request that has not started by then never does."""
+    log_probs: int | None = None
+    """Most probable tokens that are told beside each output token's own log-prob; None: no log-probs."""
+    prompt_log_probs: int | None = None
+    """The same for the prompt's tokens."""
+    echo: str | None = None
+    """The prompt's text, where the output's text is to go on from it."""
+    samples: int = 1
+    """Requests that share this id, prompt and prefill, and differ in their seeds (see `samples`)."""
+    sample: int = 0
+    """Which of them this is."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the prompt and the budget."""
+        return len(self.prompt_ids) + self.stopping.max_new_tokens

@@ -10,7 +10,15 @@ from torch import Tensor
 from respsd.control.router import ControllerSource
 from respsd.control.signals import SignalTracker
 from respsd.engine.api import Deliver
-from respsd.engine.events import FinishReason, RequestFailed, RequestFinished, TokensCommitted, Usage
+from respsd.engine.events import (
+    FinishReason,
+    PromptScored,
+    RequestFailed,
+    RequestFinished,
+    TokenLogProb,
+    TokensCommitted,
+    Usage,
+)
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.request import GenerationRequest
 from respsd.engine.sampling import Sampler
@@ -41,6 +49,14 @@ class PendingRows:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEnd:
+    """What the target gave at a prompt's last token, for the request's other samples."""
+
+    logits: Tensor  # [vocab]
+    features: Tensor  # [3 * hidden]
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +94,13 @@ class Sequence:
     ended: FinishReason | RespsdError | None = None
     """Why the sequence is over; it is taken out of the batch after the step."""
     matched_stop: str | None = None
+    prompt_scores: list[TokenLogProb] = field(default_factory=list)
+    """Log-probs of the prompt tokens so far, where the request asks for them."""
+    prompt_end: PromptEnd | None = None
+    """Kept where other samples of the request start from it."""
+    first_sample: Sequence | None = None
+    """Whose prompt this sequence takes over once it is in, rather than prefilling its own: one that holds its memory
+    still."""
 
     @property
     def prefilled(self) -> bool:
@@ -94,13 +117,36 @@ class Sequence:
         """Tokens that its next step verifies at most, as far as its open window tells."""
         return 1 if self.window is None else self.window.decision.action.total_tokens
 
-    def emit(self, tokens: list[int]) -> int:
+    def is_out_of_time(self, now_ns: int) -> bool:
+        """Whether the request's own time limit has passed."""
+        return now_ns - self.submitted_ns >= self.request.stopping.time_limit_ns
+
+    def is_first_sample_of(self, request: GenerationRequest) -> bool:
+        """Whether a further sample of the same call can start from this sequence's prompt."""
+        mine = self.request
+        return mine.request_id == request.request_id and mine.sample == 0 and self.ended is None
+
+    @property
+    def awaits_prompt(self) -> bool:
+        """Whether another sample's prefill is what it waits for."""
+        return self.first_sample is not None and not self.prefilled
+
+    def score_prompt(self, scores: tuple[TokenLogProb, ...], *, is_last: bool) -> None:
+        """Add log-probs of prompt tokens, and hand all of them to the client after the last ones."""
+        if not self.prompt_scores:
+            self.prompt_scores.append(TokenLogProb(self.request.prompt_ids[0], None))
+        self.prompt_scores += scores
+        if is_last:
+            self.deliver(PromptScored(tuple(self.prompt_scores)))
+            self.prompt_scores = []
+
+    def emit(self, tokens: list[int], log_probs: tuple[TokenLogProb, ...] = ()) -> int:
         """Cut new tokens at the first boundary, hand them to the client, and return how many were committed."""
         cut = self.scanner.scan(tokens)
         kept = tokens[: cut.kept]
         self.output += kept
         self.sampler.commit(kept)
-        self.deliver(TokensCommitted(tuple(kept), cut.text))
+        self.deliver(TokensCommitted(tuple(kept), cut.text, log_probs[: len(kept)]))
         if cut.reason is not None:
             self.matched_stop = cut.matched_stop
             self.end(cut.reason)

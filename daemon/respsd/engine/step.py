@@ -17,16 +17,25 @@ from respsd.clock import Clock
 from respsd.control.action import OFF, Action
 from respsd.control.controller import Vector
 from respsd.control.observation import ObservationBuilder
+from respsd.engine.clamping import clamp
+from respsd.engine.draft_time import DraftTime
 from respsd.engine.drafter import Drafter
+from respsd.engine.events import TokenLogProb
 from respsd.engine.hooks import EngineHooks
+from respsd.engine.memory import Alone, Undo, forget_frames, is_out_of_memory
 from respsd.engine.pace import PrefillPace
+from respsd.engine.prompting import PromptPart, emit_first, take_over
 from respsd.engine.sampling import argmax_rows
+from respsd.engine.scoring import score
 from respsd.engine.sequence import Sequence
-from respsd.engine.target import Rows, Target, TargetOutput, causal_rows
+from respsd.engine.static.path import StaticPath, ToDraft, ToVerify
+from respsd.engine.target import Rows, Target, TargetOutput
 from respsd.engine.tree import DraftRequest, DraftTree, draft_trees, root_only
 from respsd.engine.walk import Draw, Walk, walk
 from respsd.engine.window import StepMeasure, Window
-from respsd.errors import EngineFault
+from respsd.errors import OutOfMemory
+
+_Outputs = tuple[list[TargetOutput], list[list[int] | None]]
 
 _PENDING_LIMIT = 256
 """Rows that may wait for the drafter while a sequence decodes plainly, which bounds the features kept for it."""
@@ -39,19 +48,10 @@ class _Draft:
     sequence: Sequence
     applied: Action
     tree: DraftTree
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPart:
-    """The next tokens of a sequence's prompt, for one step."""
-
-    sequence: Sequence
-    count: int
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the prompt ends with it."""
-        return self.sequence.cache.length + self.count == len(self.sequence.request.prompt_ids)
+    log_probs: tuple[TokenLogProb, ...] = ()
+    """Of the walk's tokens, where the request asks for them."""
+    is_placed: bool = False
+    """The KV rows of the path that the best tokens make stand in their places already."""
 
 
 class Stepper:
@@ -66,8 +66,11 @@ class Stepper:
         uniform: Callable[[], float],
         clock: Clock,
         hooks: EngineHooks,
+        static: StaticPath | None = None,
     ) -> None:
-        """:param persistence: steps of a window; `uniform` draws from [0, 1) for policies that sample."""
+        """:param persistence: steps of a window; `uniform` draws from [0, 1) for policies that sample.
+        :param static: runs drafts, and steps without prompt parts, in fixed shapes; None: as they come.
+        """
         self._target = target
         self._drafter = drafter
         self._observations = observations
@@ -75,28 +78,35 @@ class Stepper:
         self._uniform = uniform
         self._clock = clock
         self._hooks = hooks
+        self._static = static
+        self._draft_time = DraftTime() if target.layout.device.type == "cuda" else None
 
     def step(self, batch: list[Sequence], prompts: list[PromptPart], pace: PrefillPace) -> list[Sequence]:
         """One step of every running sequence, with parts of prompts in the same target forward.
 
-        :param batch: running sequences; each drafts, has its tree verified, and commits
+        :param batch: running sequences
         :param prompts: what the step takes of sequences whose prompt is not in yet
         :param pace: told how long the step took
         :return: sequences whose prompt is in now and whose first token is known.
+        :raises OutOfMemory: the step's work does not fit the memory, and nothing has changed.
         """
         opened = self._clock.monotonic_ns()
-        if batch:
-            self._hooks.before_batch()
-        for sequence in batch:
-            if sequence.window is None:
-                self._open_window(sequence, len(batch))
-        began = self._clock.monotonic_ns()
-        drafts = self._draft(batch)
-        drafted = self._clock.monotonic_ns()
-        outputs = self._target.forward(
-            [self._tree_rows(draft) for draft in drafts] + [_prompt_rows(part) for part in prompts]
-        )
-        greedy = [self._greedy_tokens(draft.sequence, output) for draft, output in zip(drafts, outputs, strict=False)]
+        undo = [Undo(sequence) for sequence in batch]
+        try:
+            self._open_windows([sequence for sequence in batch if sequence.window is None], len(batch))
+            began = self._clock.monotonic_ns()
+            drafts = self._draft(batch)
+            drafted = self._clock.monotonic_ns()
+            outputs, greedy = self._verify(drafts, prompts)
+            if batch and self._draft_time is not None:
+                drafted = began + self._draft_time.ns()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            forget_frames(error)
+            for each in undo:
+                each.restore()
+            raise OutOfMemory from None
         verified = self._clock.monotonic_ns()
         walks = [
             self._commit(draft, output, tokens) for draft, output, tokens in zip(drafts, outputs, greedy, strict=False)
@@ -115,8 +125,15 @@ class Stepper:
         other = (began - opened) + (committed - verified)
         for draft, path in zip(drafts, walks, strict=True):
             if path is not None:
-                self._account(draft, path, len(batch), drafted - began, verified - drafted - prompt_ns, other)
+                with Alone(draft.sequence):
+                    self._account(draft, path, len(batch), drafted - began, verified - drafted - prompt_ns, other)
         return [sequence for sequence in started if sequence is not None]
+
+    def start_sample(self, sequence: Sequence) -> None:
+        """Begin a further sample from the first one's prompt, which is in."""
+        began = self._clock.monotonic_ns()
+        take_over(sequence)
+        sequence.prefill_ns += self._clock.monotonic_ns() - began
 
     def close_window(self, sequence: Sequence, *, truncated: bool) -> None:
         """Turn the open window, if any, into a transition of the sequence."""
@@ -127,15 +144,23 @@ class Stepper:
                 self._hooks.after_window(row)
             sequence.window = None
 
-    def _open_window(self, sequence: Sequence, batch_size: int) -> None:
+    def _open_windows(self, opening: list[Sequence], batch_size: int) -> None:
+        if opening:
+            # [sequences, 3 * hidden]; one transfer for all
+            features = torch.stack(
+                [sequence.last_features for sequence in opening if sequence.last_features is not None]
+            )
+            for sequence, row in zip(opening, features.float().cpu().numpy(), strict=True):
+                self._open_window(sequence, row, batch_size)
+
+    def _open_window(self, sequence: Sequence, features: Vector, batch_size: int) -> None:
         signals = sequence.signals.vector(
             context_length=sequence.cache.length,
             context_limit=self._target.context_length,
             batch_size=batch_size,
             temperature=sequence.request.sampling.temperature,
         )
-        assert sequence.last_features is not None
-        observation: Vector = self._observations.build(sequence.last_features.float().cpu().numpy(), signals)
+        observation: Vector = self._observations.build(features, signals)
         decision = sequence.controllers.current().choose(observation, self._uniform())
         sequence.window = Window(sequence.windows, self._clock.time_ns(), observation, decision, sequence.cache.length)
         if sequence.windows == 0:
@@ -145,6 +170,8 @@ class Stepper:
 
     def _draft(self, batch: list[Sequence]) -> list[_Draft]:
         """Every sequence's tree; the drafter runs over all of them at once, level by level."""
+        if self._draft_time is not None:
+            self._draft_time.begin()
         drafts: list[_Draft] = []
         requests: list[DraftRequest] = []
         late: list[Sequence] = []
@@ -161,30 +188,45 @@ class Stepper:
                 late.append(sequence)
         if self._drafter is not None and requests:
             drafted = [draft for draft in drafts if not draft.applied.is_off]
-            outputs = self._catch_up(self._drafter, [draft.sequence for draft in drafted])
-            trees = draft_trees(self._drafter, requests, outputs)
+            trees = self._trees(self._drafter, [draft.sequence for draft in drafted], requests)
             for draft, tree in zip(drafted, trees, strict=True):
                 draft.tree = tree
         if self._drafter is not None and late:
             self._catch_up(self._drafter, late)
+        if self._draft_time is not None:
+            self._draft_time.end()
         return drafts
 
-    def _clamp(self, sequence: Sequence, action: Action) -> Action:
-        """Cut the action to what can still be used: the drafter's pool, the context's rest, the output's budget.
+    def _trees(self, drafter: Drafter, sequences: list[Sequence], requests: list[DraftRequest]) -> list[DraftTree]:
+        if self._static is None:
+            return draft_trees(drafter, requests, self._catch_up(drafter, sequences))
+        pairs = zip(sequences, requests, strict=True)
+        return self._static.draft([ToDraft((want.cache, *each.pending.take()), want.action) for each, want in pairs])
 
-        A step commits at most one token more than its tree is deep, so a tree deeper than the rest of the budget
-        less one is work thrown away; with one token left, the step decodes plainly.
-        """
-        if action.is_off or self._drafter is None or sequence.draft_cache is None:
+    def _verify(self, drafts: list[_Draft], prompts: list[PromptPart]) -> _Outputs:
+        """The target's outputs for all trees and prompt parts, and each tree's best tokens as of `_greedy_tokens`."""
+        if self._static is not None and drafts and not prompts:
+            return self._verify_in_fixed_shapes(self._static, drafts)
+        outputs = self._target.forward([self._tree_rows(draft) for draft in drafts] + [part.rows() for part in prompts])
+        return outputs, [self._greedy_tokens(d.sequence, output) for d, output in zip(drafts, outputs, strict=False)]
+
+    def _verify_in_fixed_shapes(self, static: StaticPath, drafts: list[_Draft]) -> _Outputs:
+        for draft in drafts:
+            draft.is_placed = draft.sequence.sampler.is_plain_greedy
+        found = static.verify([ToVerify(draft.sequence.cache, draft.tree, draft.is_placed) for draft in drafts])
+        for draft, verified in zip(drafts, found, strict=True):
+            draft.tree = verified.tree
+        return [each.output for each in found], [each.best for each in found]
+
+    def _clamp(self, sequence: Sequence, action: Action) -> Action:
+        if self._drafter is None or sequence.draft_cache is None:
             return OFF
-        context_left = self._target.context_length - 1 - sequence.cache.length  # positions behind the root
-        budget_left = sequence.request.stopping.max_new_tokens - len(sequence.output)
-        depth = min(action.depth, context_left - 1, budget_left - 2)
-        if depth < 0:
-            return OFF
-        top_k = min(action.top_k, self._drafter.config.draft_vocab_size)
-        pool = Action(action.total_tokens, depth, top_k).pool
-        return Action(min(action.total_tokens, pool), depth, top_k)
+        return clamp(
+            action,
+            draft_vocab=self._drafter.config.draft_vocab_size,
+            context_left=self._target.context_length - 1 - sequence.cache.length,
+            budget_left=sequence.request.stopping.max_new_tokens - len(sequence.output),
+        )
 
     def _greedy_tokens(self, sequence: Sequence, output: TargetOutput) -> list[int] | None:
         """Every node's best token in one transfer, where the device is not the processor.
@@ -206,18 +248,21 @@ class Stepper:
                 return greedy[node]
             return sequence.sampler.sample(output.logits[node], position + len(path), path)
 
-        try:
+        with Alone(sequence):
             path = self._walk(draft, draw)
-        except EngineFault as fault:
-            sequence.fail(fault)
-            return None
-        sequence.cache.commit(path.nodes)
-        # A copy: a view would keep the whole batch's features alive for as long as a row is pending.
-        kept = output.features[path.nodes]
-        sequence.last_features = kept[-1]
-        if sequence.draft_cache is not None:
-            sequence.pending.add(path.tokens, kept)
-        return path
+            if (top := sequence.request.log_probs) is not None:
+                draft.log_probs = score(output.logits[path.nodes], path.tokens, top)
+            if draft.is_placed:
+                sequence.cache.advance(len(path.nodes))
+            else:
+                sequence.cache.commit(path.nodes)
+            # A copy: a view would keep the whole batch's features alive for as long as a row is pending.
+            kept = output.features[path.nodes]
+            sequence.last_features = kept[-1]
+            if sequence.draft_cache is not None:
+                sequence.pending.add(path.tokens, kept)
+            return path
+        return None
 
     def _walk(self, draft: _Draft, draw: Draw) -> Walk:
         """Walk the tree and tell the signals what came of it; a tree with NaN or Inf is cut to its root."""
@@ -239,7 +284,7 @@ class Stepper:
         """Emit the step's tokens and book them, with the step's time, to the sequence's window."""
         sequence = draft.sequence
         assert sequence.window is not None
-        committed = sequence.emit(path.tokens)
+        committed = sequence.emit(path.tokens, draft.log_probs)
         measure = StepMeasure(
             applied=draft.applied,
             drafted_tokens=draft.tree.size - 1,
@@ -274,19 +319,18 @@ class Stepper:
         sequence, prompt = part.sequence, part.sequence.request.prompt_ids
         start = sequence.cache.length
         end = start + part.count
-        sequence.cache.commit(list(range(part.count)))
-        sequence.last_features = output.features[-1].clone()
-        if end < len(prompt):
-            self._feed_drafter(sequence, list(prompt[start + 1 : end + 1]), output.features, keep_last=False)
-            return None
-        try:
-            token = sequence.sampler.sample(output.logits[0], end, ())
-        except EngineFault as fault:
-            sequence.fail(fault)
-            return None
-        self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
-        sequence.emit([token])
-        return sequence
+        with Alone(sequence):
+            sequence.cache.commit(list(range(part.count)))
+            sequence.last_features = output.features[-1].clone()
+            part.score(start, output)
+            if end < len(prompt):
+                self._feed_drafter(sequence, list(prompt[start + 1 : end + 1]), output.features, keep_last=False)
+                return None
+            token = sequence.sampler.sample(output.logits[-1], end)
+            self._feed_drafter(sequence, [*prompt[start + 1 :], token], output.features, keep_last=True)
+            emit_first(sequence, output.logits[-1], token)
+            return sequence
+        return None
 
     def _feed_drafter(self, sequence: Sequence, tokens: list[int], features: Tensor, *, keep_last: bool) -> None:
         """Give prompt rows to the drafter; the last one stays pending where the next step starts from it."""
@@ -307,10 +351,3 @@ class Stepper:
             assert sequence.draft_cache is not None
             pending.append((sequence.draft_cache, *sequence.pending.take()))
         return drafter.extend_all(pending)
-
-
-def _prompt_rows(part: PromptPart) -> Rows:
-    """A part of a prompt as rows of a forward; only the prompt's very last row gets logits."""
-    cache = part.sequence.cache
-    tokens = part.sequence.request.prompt_ids[cache.length : cache.length + part.count]
-    return causal_rows(cache, tokens, scored=int(part.is_last))

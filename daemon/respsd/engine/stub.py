@@ -15,17 +15,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from respsd.engine.api import Deliver, EngineLoad, ModelInfo
-from respsd.engine.events import FinishReason, RequestFailed, RequestFinished, TokensCommitted, Usage
+from respsd.engine.events import (
+    FinishReason,
+    PromptScored,
+    RequestFailed,
+    RequestFinished,
+    TokenLogProb,
+    TokensCommitted,
+    Usage,
+)
+from respsd.engine.queue import QueueLimits, RequestQueue, Waiting
 from respsd.engine.request import GenerationRequest
 from respsd.engine.stopping import StopScanner
-from respsd.errors import (
-    EngineFault,
-    EngineUnavailable,
-    InvalidRequest,
-    Overloaded,
-    RespsdError,
-    UnknownPolicy,
-)
+from respsd.errors import EngineFault, EngineUnavailable, InvalidRequest, RespsdError, UnknownPolicy
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -51,10 +53,19 @@ def spell(text: str) -> NextToken:
     return lambda _, index: ids[index % len(ids)]
 
 
+def toy_scores(tokens: Sequence[int], top: int | None) -> tuple[TokenLogProb, ...]:
+    """Log-probs that a request asks for: a token's is -id / 256 everywhere, so the lowest ids are the most probable."""
+    if top is None:
+        return ()
+    best = tuple((token, -token / 256) for token in range(top))
+    return tuple(TokenLogProb(token, -token / 256, best) for token in tokens)
+
+
 class ByteTokenizer:
     """One token per UTF-8 byte, and EOS; no special token before a prompt, so an empty text has no tokens."""
 
     has_chat_template = True
+    bos_token_id = None
 
     def encode(self, text: str) -> list[int]:
         """The text's bytes."""
@@ -132,9 +143,10 @@ class _ByteText:
 class _Sequence:
     """A request in the engine and what it has done."""
 
-    def __init__(self, request: GenerationRequest, deliver: Deliver) -> None:
-        self.request = request
-        self.deliver = deliver
+    def __init__(self, entry: Waiting) -> None:
+        self.request = request = entry.request
+        self.deliver = entry.deliver
+        self.ends_at_ns = entry.ends_at_ns
         self.output: list[int] = []
         self.scanner = StopScanner(request, (EOS,), _ByteText(skip_special_tokens=request.skip_special_tokens))
         self.matched_stop: str | None = None
@@ -143,7 +155,9 @@ class _Sequence:
         self.prefilled = False
 
     def finish(self, reason: FinishReason) -> None:
-        """Deliver the end."""
+        """Deliver the end, and before it the text that was held back."""
+        if held := self.scanner.close():
+            self.deliver(TokensCommitted((), held))
         usage = Usage(len(self.request.prompt_ids), len(self.output))
         self.deliver(
             RequestFinished(
@@ -171,9 +185,10 @@ class StubEngine:
         context_length: int = 4096,
         max_running: int = 8,
         max_waiting: int = 64,
+        queue: QueueLimits | None = None,
         policies: Mapping[str, int] | None = None,
         before_step: BeforeStep | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model = ModelInfo(
             "stub", "stub-drafter", "float32", "cpu", VOCAB_SIZE, context_length, eos_token_ids=(EOS,)
@@ -184,12 +199,12 @@ class StubEngine:
         """The version that serves requests that name none; a test may swap it in mid-request."""
         self._next_token = next_token
         self._tokens_per_step = tokens_per_step
-        self._max_running, self._max_waiting = max_running, max_waiting
+        self._max_running = max_running
         self._policies = {"1": 1, "baseline": 1} if policies is None else dict(policies)
         self._before_step = before_step
         self._clock = clock
         self._changed = threading.Condition()  # guards everything below
-        self._waiting: list[_Sequence] = []
+        self._waiting = RequestQueue(queue or QueueLimits(max_requests=max_waiting))
         self._running: list[_Sequence] = []
         self._cancelled: set[str] = set()
         self._taking = False
@@ -212,23 +227,27 @@ class StubEngine:
         with self._changed:
             if not self._taking:
                 raise EngineUnavailable("the engine is not running")
-            if len(self._waiting) >= self._max_waiting:
-                raise Overloaded("the queue", len(self._waiting), self._max_waiting)
-            if not (self._running or self._waiting):
+            is_idle = not (self._running or self._waiting)
+            self._waiting.add(Waiting(request, deliver, self._now_ns(), time.time_ns()))
+            if is_idle:
                 self._progress_at = self._clock()
-            self._waiting.append(_Sequence(request, deliver))
             self._changed.notify_all()
+
+    def check_room(self) -> None:
+        """Raise Overloaded where the queue is full."""
+        with self._changed:
+            self._waiting.check_room()
 
     def cancel(self, request_id: str) -> None:
         """End a request at the next step."""
         with self._changed:
-            if any(sequence.request.request_id == request_id for sequence in [*self._running, *self._waiting]):
+            if request_id in self._waiting or any(s.request.request_id == request_id for s in self._running):
                 self._cancelled.add(request_id)
 
     def load(self) -> EngineLoad:
         """The work now; the toy reserves each request's whole budget."""
         with self._changed:
-            work = [*self._running, *self._waiting]
+            work = self._running or self._waiting
             reserved = sum(len(s.request.prompt_ids) + s.request.stopping.max_new_tokens for s in self._running)
             return EngineLoad(
                 running=len(self._running),
@@ -236,6 +255,8 @@ class StubEngine:
                 kv_tokens_reserved=reserved,
                 kv_tokens_total=self._max_running * self.model.context_length,
                 seconds_since_progress=self._clock() - self._progress_at if work else 0.0,
+                max_running=self._max_running,
+                queue=self._waiting.load(self._now_ns()),
             )
 
     def stop(self) -> None:
@@ -246,9 +267,10 @@ class StubEngine:
         self.gate.open()
         if self._thread.is_alive():
             self._thread.join()
-        left, self._running, self._waiting = [*self._running, *self._waiting], [], []
-        for sequence in left:
-            sequence.deliver(RequestFailed(EngineUnavailable("the engine was stopped")))
+        left = [*(sequence.deliver for sequence in self._running), *(entry.deliver for entry in self._waiting.clear())]
+        self._running = []
+        for deliver in left:
+            deliver(RequestFailed(EngineUnavailable("the engine was stopped")))
 
     def _loop(self) -> None:
         while True:
@@ -257,26 +279,37 @@ class StubEngine:
                 if not self._taking:
                     return
             self.gate.wait()
-            self._retire_cancelled()
+            self._retire()
             self._admit()
             for sequence in list(self._running):
                 self._advance(sequence)
             with self._changed:
                 self._progress_at = self._clock()
 
-    def _retire_cancelled(self) -> None:
+    def _retire(self) -> None:
+        """End what is cancelled or out of time."""
         with self._changed:
             ids, self._cancelled = self._cancelled, set()
-            retired = [s for s in [*self._running, *self._waiting] if s.request.request_id in ids]
+            retired = [s for s in self._running if s.request.request_id in ids]
             self._running = [s for s in self._running if s not in retired]
-            self._waiting = [s for s in self._waiting if s not in retired]
+            retired += [_Sequence(entry) for entry in self._waiting.cancel(ids)]
+            now = self._now_ns()
+            late = [s for s in self._running if s.ends_at_ns <= now]
+            self._running = [s for s in self._running if s not in late]
+            late += [_Sequence(entry) for entry in self._waiting.out_of_time(now)]
         for sequence in retired:
             sequence.finish(FinishReason.CANCELLED)
+        for sequence in late:
+            sequence.finish(FinishReason.TIME_LIMIT)
 
     def _admit(self) -> None:
         with self._changed:
-            while self._waiting and len(self._running) < self._max_running:
-                self._running.append(self._waiting.pop(0))
+            overdue = self._waiting.overdue(self._now_ns())
+            while len(self._running) < self._max_running and (entry := self._waiting.first()) is not None:
+                self._waiting.start(entry, self._now_ns())
+                self._running.append(_Sequence(entry))
+        for entry, error in overdue:
+            entry.deliver(RequestFailed(error))
 
     def _advance(self, sequence: _Sequence) -> None:
         """Run a sequence's prefill or one step, and deliver what came of it."""
@@ -309,8 +342,12 @@ class StubEngine:
             if action is None:
                 named = request.speculation.policy
                 sequence.versions.append(self.champion if named is None else self._policies[named])
+        if not sequence.prefilled and request.prompt_log_probs is not None:
+            first, *others = request.prompt_ids
+            scores = toy_scores(others, request.prompt_log_probs)
+            sequence.deliver(PromptScored((TokenLogProb(first, None), *scores)))
         sequence.prefilled = True
-        sequence.deliver(TokensCommitted(committed, cut.text))
+        sequence.deliver(TokensCommitted(committed, cut.text, toy_scores(committed, request.log_probs)))
         return cut.reason
 
     def _allowed_token(self, request: GenerationRequest, index: int) -> int:
@@ -318,6 +355,9 @@ class StubEngine:
         token, stopping = self._next_token(request, index), request.stopping
         barred = (*stopping.stop_token_ids, *(() if stopping.ignore_eos else (EOS,)))
         return ord(" ") if index < stopping.min_new_tokens and token in barred else token
+
+    def _now_ns(self) -> int:
+        return round(self._clock() * 1e9)
 
     def _remove(self, sequence: _Sequence) -> None:
         with self._changed:

@@ -133,20 +133,32 @@ class Target:
             segments.append(self._segment(rows, slice(start, start + count)))
             scored.append(rows.scored + start if start else rows.scored)
             start += count
-        logits = self._model(
-            input_ids=_pack([rows.tokens for rows in batch])[None],  # [1, rows]
-            position_ids=_pack([rows.positions for rows in batch])[None],
-            use_cache=False,
-            logits_to_keep=_pack(scored),
-            segments=segments,
-        ).logits[0]  # [scored, vocab]
-        features = torch.cat([self._taps[layer][0] for layer in self.feature_layers], dim=-1)  # [rows, 3 * hidden]
+        logits, features = self.run(
+            _pack([rows.tokens for rows in batch]), _pack([rows.positions for rows in batch]), segments, _pack(scored)
+        )
         outputs, first = [], 0
         for rows, segment in zip(batch, segments, strict=True):
             last = first + rows.scored.shape[0]
             outputs.append(TargetOutput(logits[first:last], features[segment.rows]))
             first = last
         return outputs
+
+    def run(
+        self, tokens: Tensor, positions: Tensor, segments: Sequence[PackedSegment], scored: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Run rows that segments attend for: logits, [scored, vocab], and features, [rows, 3 * hidden].
+
+        :param tokens: int64 [rows], as are the absolute `positions`.
+        :param scored: int64 [scored], rows whose logits are wanted; None: all.
+        """
+        logits = self._model(
+            input_ids=tokens[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=0 if scored is None else scored,
+            segments=segments,
+        ).logits[0]
+        return logits, torch.cat([self._taps[layer][0] for layer in self.feature_layers], dim=-1)
 
     def _segment(self, rows: Rows, place: slice) -> PackedSegment:
         cache = rows.cache

@@ -3,6 +3,11 @@
 The model's code stays as it is: each `nn.Linear` computes the same product through `PackedLinear`. The weight that was
 loaded is let go where the packed one replaces it, so memory grows only by second layouts of wide float32 layers,
 within a bound, and by one layout of an output layer whose weight is the embedding too.
+
+Compiling the forward (`torch.compile`) does not pay in its place, so there is no setting for it. The demo model in
+bfloat16, torch 2.13, two cores: compiled for one fixed shape, a minute each, one row takes 28 in place of 42 ms; packed
+layouts take 33 in place of 53 ms (both two thirds) at every shape and at once. A step's shapes vary, and compiled for
+sizes that vary the first two shapes took 6 and 4 minutes on a machine that did other work, too.
 """
 
 from __future__ import annotations

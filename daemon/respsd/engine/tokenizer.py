@@ -26,6 +26,7 @@ class HfTokenizer:
         self._encoding = threading.Lock()
         own = [] if tokenizer.eos_token_id is None else [int(tokenizer.eos_token_id)]
         self.eos_token_ids: tuple[int, ...] = tuple(sorted({*eos_token_ids, *own}))
+        self.bos_token_id: int | None = None if tokenizer.bos_token_id is None else int(tokenizer.bos_token_id)
         added = tokenizer.added_tokens_decoder
         self.special_token_ids = frozenset(int(token_id) for token_id, token in added.items() if token.special)
 
@@ -77,9 +78,9 @@ class HfTokenizer:
         """Each token's own text, for display; part of a character shows as U+FFFD."""
         return [self.decode([token_id], skip_special_tokens=False) for token_id in token_ids]
 
-    def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
-        """Incremental decoding for one request."""
-        return Detokenizer(self, skip_special_tokens=skip_special_tokens)
+    def detokenizer(self, *, skip_special_tokens: bool, follows: Sequence[int] = ()) -> Detokenizer:
+        """Incremental decoding for one request. :param follows: tokens whose text the request's text goes on from."""
+        return Detokenizer(self, skip_special_tokens=skip_special_tokens, follows=follows)
 
 
 def model_eos_token_ids(folder: Path, config: PreTrainedConfig) -> tuple[int, ...]:
