@@ -42,6 +42,8 @@ def test_what_was_saved_is_loaded(files):
         {"device": "gpu"},
         {"threads": 4},
         {"engine_version": "2"},
+        {"exact": True},
+        {"shapes": "graphs"},
     ],
 )
 def test_each_part_of_the_setup_has_a_file_of_its_own(files, change):
@@ -84,3 +86,13 @@ def test_the_baseline_is_the_best_of_table_off_and_eagle3():
     assert MADE.baseline(table) == max(speeds, key=lambda action: speeds[action])
     smaller = replace(MADE, largest=Action(16, 4, 4))
     assert smaller.baseline([Action(4, 1, 2)]) in (OFF, Action(4, 1, 2))
+
+
+def test_the_plan_begins_with_the_baseline_and_is_never_predicted_to_lose_to_off():
+    table = [OFF, Action(4, 1, 2), Action(16, 2, 4), EAGLE3]
+    plan = MADE.plan(table, 16)
+    assert plan.alone == MADE.baseline(table)
+    for sequences in range(2, 17):
+        chosen, off = (MADE.model.log_speed(action, sequences) for action in (plan.at(sequences), OFF))
+        assert chosen >= off
+    assert plan.at(16) != plan.alone

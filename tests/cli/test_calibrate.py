@@ -31,6 +31,7 @@ def test_it_prints_every_action_and_stores_what_the_daemon_will_use(config, tmp_
     assert {"off", "8,3,4", document["baseline"]} <= set(actions)
     speeds = [row["tokens_per_second"] for row in document["actions"]]
     assert speeds == sorted(speeds, reverse=True)
+    assert document["by_sequences"][0] == {"from": 1, "action": document["baseline"]}
     assert document["fit_error"] > 0
     assert len(document["check"]["actions"]) >= 3
     (file,) = (state / "calibrations").iterdir()

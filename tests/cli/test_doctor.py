@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.daemons import tiny_flags
+from support.recordings import CASES, first_cases
 from typer.testing import CliRunner
 
 from respsd.bench import lossless
@@ -36,12 +37,28 @@ def test_an_unexplained_difference_fails_and_is_printed(monkeypatch):
     ]
 
 
-def test_the_reference_recordings_are_matched(reference_dir):
-    document = run("doctor", "--reference", str(reference_dir / "golden-a"))
-    assert document["trees"] == {"checked": 32, "failed": 0, "first_mismatches": []}
-    assert document["decodes"] == {"checked": 24, "failed": 0, "first_mismatches": []}
+def test_the_reference_recordings_are_matched(reference_dir, tmp_path):
+    folder = first_cases(reference_dir / "golden-a", tmp_path / "recording")
+    document = run("doctor", "--reference", str(folder))
+    assert document["trees"] == {"checked": CASES, "failed": 0, "first_mismatches": []}
+    assert document["decodes"] == {"checked": CASES, "failed": 0, "first_mismatches": []}
 
 
 def test_a_doctor_without_a_check_says_which_there_are():
     with pytest.raises(InvalidRequest, match="--verify-lossless"):
         CliRunner().invoke(app, ["doctor"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("flags", "exact"), [((), True), (("--exact",), True), (("--no-exact",), False)])
+def test_the_exact_flag_wins_over_the_environment(monkeypatch, flags, exact):
+    asked = []
+
+    def load(settings):
+        asked.append(settings.engine.exact)
+        raise InvalidRequest("models", "none", "this test loads none")
+
+    monkeypatch.setattr("respsd.cli.models.load", load)
+    monkeypatch.setenv("RESPSD_ENGINE__EXACT", "true")
+    with pytest.raises(InvalidRequest, match="loads none"):
+        CliRunner().invoke(app, ["doctor", "--verify-lossless", *flags], catch_exceptions=False)
+    assert asked == [exact]

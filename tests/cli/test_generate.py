@@ -122,6 +122,52 @@ def test_sampling_stops_and_actions_are_sent(address, babbling):
     assert endless["usage"]["completion_tokens"] == 20
 
 
+def test_samples_come_one_after_the_other(babbling):
+    by = ("--address", babbling, "--max-new-tokens", "20", "--temperature", "1", "--seed", "5")
+    whole = document("hi", *by, "-n", "3")
+    samples = whole["samples"]
+    assert whole["text"] == samples[0]["text"] == document("hi", *by)["text"]
+    assert len({sample["text"] for sample in samples}) == 3
+    again = document("hi", *by[:-1], str(samples[2]["seed"]))
+    assert again["text"] == samples[2]["text"]
+    shown = run("hi", *by, "-n", "3")
+    lines = [f"--- sample {i}, seed {each['seed']} ---\n{each['text']}\n" for i, each in enumerate(samples)]
+    assert shown.stdout == "".join(lines)
+
+
+def test_log_probs_are_in_the_document_where_asked_for(address):
+    scored = document("hé", "--address", address, "--max-new-tokens", "2", "--logprobs", "1", "--prompt-logprobs", "0")
+    top = [{"token_id": 0, "logprob": 0.0}]
+    assert scored["logprobs"] == [{"token_id": id, "logprob": -id / 256, "top": top} for id in "hé".encode()[:2]]
+    assert [each["token_id"] for each in scored["prompt_logprobs"]] == list("hé".encode())
+    assert scored["prompt_logprobs"][0] == {"token_id": ord("h"), "logprob": None, "top": []}
+    refused = run("hi", "--address", address, "--logprobs", "1")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "-o json" in refused.stderr
+
+
+def test_prompt_and_output_options_are_sent(address):
+    echoed = document("prompt ", "--address", address, "--echo", "--truncate", "3")
+    assert echoed["text"] == "pt héllo world"
+    assert echoed["prompt_token_ids"] == list(b"pt ")
+    assert run("hi ", "--address", address, "--echo").stdout == "hi héllo world\n"
+    assert document("x", "--address", address, "--include-stop", "--special-tokens")["text"] == "héllo world<eos>"
+    ended = document("x", "--address", address, "--stop-token-id", "7", "--stop-token-id", str(ord("w")))
+    assert (ended["text"], ended["finish_reason"]) == ("héllo ", "stop_token")
+    assert document("x", "--address", address, "--logit-bias", "104=-100", "--logit-bias", "5=1.5")["text"]
+
+
+def test_a_priority_is_sent(address):
+    assert document("x", "--address", address, "--priority", "high")["text"]
+    assert run("x", "--address", address, "--priority", "highest").exit_code == 2
+
+
+def test_a_time_limit_ends_the_output_and_not_the_command(babbling):
+    ended = document("hi", "--address", babbling, "--max-new-tokens", "1000000", "--time-limit", "0.05")
+    assert ended["finish_reason"] == "time_limit"
+    assert len(ended["token_ids"]) == ended["usage"]["completion_tokens"] < 1_000_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -135,6 +181,12 @@ def test_sampling_stops_and_actions_are_sent(address, babbling):
         (["hi", "--action", "off", "--policy", "1"], 2, "give one"),
         (["hi", "--temperature", "-1"], 2, "sampling.temperature: -1.0"),
         (["hi", "--seed", "-1"], 2, "-1"),
+        (["hi", "--logit-bias", "5:1"], 2, "'5:1'"),
+        (["hi", "--logit-bias", "999=1"], 2, "sampling.logit_bias: 999"),
+        (["hi", "-n", "2"], 2, "sampling.n: 2"),
+        (["hi", "--truncate", "0"], 2, "prompt.truncate: 0"),
+        (["hi", "--logprobs", "99"], 2, "logprobs: 99"),
+        (["hi", "--time-limit", "0"], 2, "stopping.time_limit_seconds: 0.0"),
         (["hi", "--policy", "nobody"], 4, "'nobody'"),
         (["hi", "--max-new-tokens", "1000000", "--timeout", "0.1"], 124, "Deadline"),
     ],

@@ -80,6 +80,18 @@ def test_a_person_promotes_and_rolls_back_offline(state: Path) -> None:
     assert code_of(run("promote", "2", "--offline")) == ExitCode.PRECONDITION
 
 
+def test_a_person_nominates_and_withdraws_a_candidate_offline(state: Path) -> None:
+    dry = run("nominate", "learner", "--offline", "--dry-run")
+    assert dry.stdout.splitlines() == ["candidate none -> 2"]
+    assert said("nominate", "learner", "--offline", "--reason", "try it") == "candidate none -> 2  (audit 8)\n"
+    assert said("withdraw", "--offline") == "candidate 2 -> none  (audit 9)\n"
+    assert "unchanged" in run("withdraw", "--offline").stderr
+    refused = run("nominate", "champion", "--offline")
+    assert code_of(refused) == ExitCode.PRECONDITION
+    assert "is the champion already" in str(refused.exception)
+    assert code_of(run("nominate", "404", "--offline")) == ExitCode.NOT_FOUND
+
+
 def test_scripts_read_changes_as_json_and_yaml(state: Path) -> None:
     document = json.loads(said("freeze", "--offline", "--reason", "drift", "-o", "json"))
     assert (document["changed"], document["dry_run"]) == (True, False)

@@ -48,6 +48,21 @@ def test_every_flag_reaches_the_daemon(served: list[Settings], tmp_path: Path) -
     assert (settings.state_dir, settings.dtype, settings.device) == (tmp_path, "bfloat16", "cpu")
 
 
+def test_the_exact_flag_wins_over_the_file_either_way(served: list[Settings], tmp_path: Path) -> None:
+    config = tmp_path / "respsd.toml"
+    config.write_text("[engine]\nexact = true\nmax_running = 3\n")
+    for flags in ([], ["--exact"], ["--no-exact"]):
+        CliRunner().invoke(app, ["--config", str(config), *flags])
+    assert [settings.engine.exact for settings in served[::2]] == [True, True, False]
+    assert {settings.engine.max_running for settings in served} == {3}
+
+
+def test_a_machine_is_measured_anew_where_that_is_asked_for(served: list[Settings]) -> None:
+    for flags in ([], ["--recalibrate"]):
+        CliRunner().invoke(app, flags)
+    assert [settings.calibration.at_start for settings in served[::2]] == ["auto", "always"]
+
+
 def test_demo_is_the_target_whatever_the_file_says(served: list[Settings], tmp_path: Path) -> None:
     config = tmp_path / "respsd.toml"
     config.write_text('target = "a/b"\nlisten = "127.0.0.1:1"\n')

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
-from respsd.engine.assembly import Models
+from respsd.engine.assembly import EngineConfig, Models, Shapes
 from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.local_run import fixed_request, run, running_engine
 from respsd.engine.request import SamplingParams
@@ -92,15 +92,17 @@ def verify_lossless(
     max_new_tokens: int,
     actions: Sequence[Action] = SPREAD,
     progress: Callable[[], None] = lambda: None,
+    shapes: Shapes | None = None,
 ) -> LosslessReport:
     """Decode every prompt plainly and under every action.
 
     :param prompts: token ids of each; `progress` is called after each.
+    :param shapes: how the engine's steps run; None: by the device.
     """
     reserved = ActionTable(tuple(dict.fromkeys(actions))).largest
     ways = (GREEDY, SAMPLED) if models.target.layout.dtype == torch.float32 else (GREEDY,)
     found: list[tuple[int, Action, bool, Sequence[int]]] = []
-    with running_engine(models, reserved) as engine:
+    with running_engine(models, reserved, config=EngineConfig(reserved=reserved, shapes=shapes)) as engine:
         for number, prompt in enumerate(prompts):
             for sampling in ways:
                 plain = run(engine, fixed_request(prompt, OFF, max_new_tokens, sampling=sampling)).token_ids

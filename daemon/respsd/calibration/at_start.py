@@ -25,7 +25,7 @@ def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Ca
     if models.drafter is None or table.largest.is_off:
         return None
     files = CalibrationFiles(settings.state_dir / CALIBRATIONS)
-    setup = setup_of(models)
+    setup = setup_of(models, settings.engine.step_shapes)
     stored = files.load(setup, table.largest)
     wanted = {"auto": stored is None, "always": True, "never": False}[settings.calibration.at_start]
     if not wanted:
@@ -40,11 +40,12 @@ def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Ca
             seconds=settings.calibration.seconds,
             max_running=settings.engine.max_running,
             clock=clock,
+            shapes=settings.engine.step_shapes,
         )
     except RespsdError as fault:
         log.error("calibration_failed", fault=str(fault))
         return stored
-    say_baseline(calibration, table)
+    say_baseline(calibration, table, settings.engine.max_running)
     try:
         files.save(calibration)
     except OSError as fault:
@@ -52,9 +53,10 @@ def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Ca
     return calibration
 
 
-def say_baseline(calibration: Calibration, table: ActionTable) -> None:
-    """Log the constant action that was found best, and where no tree helps, that."""
-    baseline = calibration.baseline(table)
-    log.info("calibrated", baseline=str(baseline), fit_error=calibration.model.cost.fit_error)
+def say_baseline(calibration: Calibration, table: ActionTable, max_running: int) -> None:
+    """Log the action that was found best, by the number of sequences, and where no tree helps, that."""
+    plan = calibration.plan(table, max_running)
+    baseline = plan.alone
+    log.info("calibrated", baseline=str(baseline), by_sequences=str(plan), fit_error=calibration.model.cost.fit_error)
     if baseline.is_off:
         log.warning("drafter_gains_nothing", detail="no tree makes decoding faster here; the baseline is 'off'")

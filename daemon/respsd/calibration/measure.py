@@ -21,7 +21,7 @@ from respsd.calibration.timing import Setting, time_steps
 from respsd.clock import Clock
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
 from respsd.control.cost_model import CostModel, StepCost, StepSeconds
-from respsd.engine.assembly import EngineConfig, Models
+from respsd.engine.assembly import EngineConfig, Models, Shapes
 from respsd.engine.events import EngineEvent, FinishReason, RequestFailed, RequestFinished, TokensCommitted
 from respsd.engine.local_run import fixed_request, running_engine
 from respsd.engine.loop import LoopLimits
@@ -32,7 +32,9 @@ log = structlog.get_logger(__name__)
 _CONTEXTS = (128, 1024)
 """Tokens that a lone sequence is timed behind; at most half of the model's context."""
 _ACTIONS_TIMED = 12
-_BATCH, _ACTIONS_IN_BATCH = 4, 6
+_BATCHES, _ACTIONS_IN_BATCH = (4, 16), 6
+"""Sequences that are timed together, as far as the daemon runs so many; small trees alone, which is what a batch can
+afford."""
 _PLACES = 48
 """Of each answer."""
 _WIDEST_RECORDED = 16
@@ -42,8 +44,11 @@ _ACCEPTANCE_SHARE = 0.4
 """Of the time."""
 
 
-def setup_of(models: Models) -> Setup:
-    """What a calibration of these models on this machine is true for; they must have a drafter."""
+def setup_of(models: Models, shapes: Shapes | None = None) -> Setup:
+    """What a calibration of these models on this machine is true for; they must have a drafter.
+
+    :param shapes: how the engine's steps run; None: by the device.
+    """
     assert models.info.drafter is not None
     device = models.target.layout.device
     return Setup(
@@ -53,13 +58,24 @@ def setup_of(models: Models) -> Setup:
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         threads=torch.get_num_threads(),
         engine_version=__version__,
+        exact=models.target.exact,
+        shapes=shapes,
     )
 
 
-def calibrate(models: Models, table: ActionTable, *, seconds: float, max_running: int, clock: Clock) -> Calibration:
+def calibrate(
+    models: Models,
+    table: ActionTable,
+    *,
+    seconds: float,
+    max_running: int,
+    clock: Clock,
+    shapes: Shapes | None = None,
+) -> Calibration:
     """Measure and fit. Takes about `seconds`; on machines so slow that this is too short, up to three times that.
 
     :param max_running: sequences that the daemon will run at once; steps are timed for a few of them together, too
+    :param shapes: how the daemon's steps will run; None: by the device
 
     Raises CalibrationFailed where too little could be measured.
     """
@@ -82,8 +98,8 @@ def calibrate(models: Models, table: ActionTable, *, seconds: float, max_running
     earned = acceptance(records, axes)
     log.info("calibration_acceptance", places=earned.places)
     contexts = sorted({min(context, longest) for context in _CONTEXTS})
-    settings = _settings(prompts, table, contexts, min(_BATCH, max_running))
-    steps = time_steps(models, settings, seconds * (1 - _ACCEPTANCE_SHARE), clock, random.Random(0))
+    settings = _settings(prompts, table, contexts, max_running)
+    steps = time_steps(models, settings, seconds * (1 - _ACCEPTANCE_SHARE), clock, random.Random(0), shapes)
     alone = [each for each in steps if each.batch == 1]
     if not any(each.action.is_off for each in alone) or len(alone) < 2:
         raise CalibrationFailed("the machine is too slow to time the steps of a few actions")
@@ -93,7 +109,7 @@ def calibrate(models: Models, table: ActionTable, *, seconds: float, max_running
     took = (clock.monotonic_ns() - started) / 1e9
     log.info("calibration_done", seconds=round(took, 1), fit_error=round(model.cost.fit_error, 3))
     now = datetime.fromtimestamp(clock.time_ns() / 1e9, UTC).isoformat(timespec="seconds")
-    return Calibration(setup_of(models), model, largest, now, took)
+    return Calibration(setup_of(models, shapes), model, largest, now, took)
 
 
 def _largest(table: ActionTable) -> Action:
@@ -146,16 +162,14 @@ def _on_a_thread_that_ends(
 
 
 def _settings(
-    prompts: Sequence[tuple[int, ...]], table: ActionTable, contexts: Sequence[int], batch: int
+    prompts: Sequence[tuple[int, ...]], table: ActionTable, contexts: Sequence[int], max_running: int
 ) -> list[Setting]:
     text = [token for prompt in prompts for token in prompt]
     actions = actions_to_time(table.actions, _ACTIONS_TIMED)
     settings = [Setting(_cycled(text, context), 1, actions) for context in contexts]
-    if batch > 1:
-        # Small trees, which is what a batch can afford.
-        small = sorted(actions, key=lambda action: (action.total_tokens, action.pool))[:_ACTIONS_IN_BATCH]
-        settings.append(Setting(_cycled(text, contexts[0]), batch, tuple(small)))
-    return settings
+    small = sorted(actions, key=lambda action: (action.total_tokens, action.pool))[:_ACTIONS_IN_BATCH]
+    batches = sorted({min(batch, max_running) for batch in _BATCHES} - {1})
+    return settings + [Setting(_cycled(text, contexts[0]), batch, tuple(small)) for batch in batches]
 
 
 def _cycled(text: Sequence[int], length: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from respsd.control.action import EAGLE3, OFF, Action
+from respsd.control.batch_plan import BatchPlan, batch_plan
 from respsd.control.cost_model import CostModel
 from respsd.control.reserve import excess
 
@@ -35,6 +36,10 @@ class Setup:
     """cpu, or the GPU's name."""
     threads: int
     engine_version: str
+    exact: bool = False
+    """`engine.exact`."""
+    shapes: str | None = None
+    """`engine.shapes`, None for `auto`."""
 
     @property
     def fingerprint(self) -> str:
@@ -66,6 +71,11 @@ class Calibration:
         if self.covers(EAGLE3):
             candidates.append(EAGLE3)
         return self.model.best(dict.fromkeys(candidates))
+
+    def plan(self, table: Iterable[Action], most: int) -> BatchPlan:
+        """The baseline by the number of sequences that share a step, up to `most`."""
+        actions = tuple(table)
+        return batch_plan(self.model, self.baseline(actions), actions, most)
 
 
 _READER = TypeAdapter(Calibration)

@@ -22,8 +22,8 @@ from respsd.control.action import OFF, Action, ActionTable
 from respsd.control.controller import Decision, Vector
 from respsd.control.cost_model import StepSeconds
 from respsd.control.router import CHAMPION
-from respsd.control.signals import SIGNAL_NAMES, SIGNALS_WIDTH
-from respsd.engine.assembly import EngineConfig, Models
+from respsd.control.signals import SIGNAL_NAMES, SIGNALS_WIDTH, batch_size
+from respsd.engine.assembly import EngineConfig, Models, Shapes
 from respsd.engine.events import EngineEvent, RequestFailed, RequestFinished
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.local_run import fixed_actions_only, local_request, running_engine
@@ -31,7 +31,7 @@ from respsd.engine.loop import EngineLoop, LoopLimits
 from respsd.engine.request import Speculation
 from respsd.engine.window import StepMeasure
 
-_CONTEXT, _BATCH = (SIGNAL_NAMES.index(name) - SIGNALS_WIDTH for name in ("context_log", "batch_size"))
+_CONTEXT = SIGNAL_NAMES.index("context_log") - SIGNALS_WIDTH
 _WARM_UP_STEPS = 3
 _ROUNDS = 2
 """Of each setting in a pass."""
@@ -93,7 +93,7 @@ class Rota(EngineHooks):
 
     def choose(self, observation: Vector, uniform: float) -> Decision:  # noqa: ARG002 - the Protocol's signature
         """The step's action; asked once for each of its sequences."""
-        batch = round(2 ** (7 * float(observation[_BATCH])))
+        batch = batch_size(observation)
         if self._asked == 0:
             self._asked = batch
             self._context = round(2 ** (16 * float(observation[_CONTEXT])) - 1)
@@ -119,7 +119,12 @@ class Rota(EngineHooks):
 
 
 def time_steps(
-    models: Models, settings: Sequence[Setting], seconds: float, clock: Clock, rng: random.Random
+    models: Models,
+    settings: Sequence[Setting],
+    seconds: float,
+    clock: Clock,
+    rng: random.Random,
+    shapes: Shapes | None = None,
 ) -> list[StepSeconds]:
     """Time every setting's actions for about so long and return the typical step of each.
 
@@ -133,7 +138,7 @@ def time_steps(
     scratch = max(largest.total_tokens, largest.depth * largest.top_k)
     kv_tokens = max(each.batch * (len(each.prompt) + _LONGEST_OUTPUT + scratch) for each in settings)
     # One step a window, so one action a step.
-    config = EngineConfig(reserved=largest, persistence=1, kv_tokens=kv_tokens, limits=limits)
+    config = EngineConfig(reserved=largest, persistence=1, kv_tokens=kv_tokens, limits=limits, shapes=shapes)
     started = clock.monotonic_ns()
 
     def elapsed() -> float:

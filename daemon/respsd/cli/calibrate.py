@@ -18,6 +18,7 @@ from respsd.paths import CALIBRATIONS
 if TYPE_CHECKING:
     from respsd.calibration.check import Check
     from respsd.calibration.record import Calibration
+    from respsd.control.batch_plan import BatchPlan
 
 _SHOWN = 12
 
@@ -62,27 +63,33 @@ def calibrate(
     table, clock = settings.control.table(), SystemClock()
     print_message(f"measuring for about {settings.calibration.seconds:.0f} s")
     result = measure(
-        loaded, table, seconds=settings.calibration.seconds, max_running=settings.engine.max_running, clock=clock
+        loaded,
+        table,
+        seconds=settings.calibration.seconds,
+        max_running=settings.engine.max_running,
+        clock=clock,
+        shapes=settings.engine.step_shapes,
     )
     file = CalibrationFiles(settings.state_dir / CALIBRATIONS).save(result)
+    plan = result.plan(table, settings.engine.max_running)
     checked = compare(loaded, result, table, check, check_prompts) if check else None
     if output is OutputFormat.JSON:
-        print_json(
-            {**_document(result, table), "file": str(file), "check": None if checked is None else asdict(checked)}
-        )
+        check_document = None if checked is None else asdict(checked)
+        print_json({**_document(result, table, plan), "file": str(file), "check": check_document})
     else:
-        _print(result, table)
+        _print(result, table, plan)
         if checked is not None:
             _print_check(checked)
         print_message(f"stored in {file}")
 
 
-def _document(result: Calibration, table: ActionTable) -> dict[str, object]:
+def _document(result: Calibration, table: ActionTable, plan: BatchPlan) -> dict[str, object]:
     return {
         "setup": asdict(result.setup),
         "created": result.created,
         "seconds": result.seconds,
-        "baseline": str(result.baseline(table)),
+        "baseline": str(plan.alone),
+        "by_sequences": [{"from": least, "action": str(action)} for least, action in plan.steps],
         "fit_error": result.model.cost.fit_error,
         "places": result.model.acceptance.places,
         "contexts": list(result.model.contexts),
@@ -110,9 +117,9 @@ def _ranked(result: Calibration, table: ActionTable) -> list[Action]:
     return sorted(actions, key=result.model.log_speed, reverse=True)
 
 
-def _print(result: Calibration, table: ActionTable) -> None:
+def _print(result: Calibration, table: ActionTable, plan: BatchPlan) -> None:
     ranked = _ranked(result, table)
-    baseline = result.baseline(table)
+    baseline = plan.alone
     shown = list(dict.fromkeys([*ranked[:_SHOWN], baseline, *(a for a in (EAGLE3, OFF) if a in ranked), ranked[-1]]))
     shown.sort(key=ranked.index)
     contexts = [f"step at {context:.0f}" for context in result.model.contexts]
@@ -129,6 +136,7 @@ def _print(result: Calibration, table: ActionTable) -> None:
         print_message("baseline: off, since no tree makes decoding faster with this drafter on this machine")
     else:
         print_message(f"baseline: {baseline}, predicted {gain:.2f} times as fast as off")
+        print_message(f"by the number of sequences in a step: {plan}")
 
 
 def _row(result: Calibration, action: Action, baseline: Action, rank: int) -> tuple[object, ...]:

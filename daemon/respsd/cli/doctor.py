@@ -37,6 +37,7 @@ def doctor(
     drafter: models.DrafterOption = None,
     dtype: models.DtypeOption = None,
     device: models.DeviceOption = None,
+    exact: models.ExactOption = None,
     config: models.ConfigOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -56,7 +57,13 @@ def doctor(
         well = trees.failed == decodes.failed == 0
     if verify_lossless:
         settings = models.model_settings(
-            demo=demo, target=target, drafter=drafter, dtype=dtype, device=device, config=config
+            demo=demo,
+            target=target,
+            drafter=drafter,
+            dtype=dtype,
+            device=device,
+            config=config,
+            engine={"exact": exact},
         )
         from respsd.bench.lossless import verify_lossless as compare
         from respsd.bench.questions import built_in
@@ -67,7 +74,13 @@ def doctor(
             print_message("no drafter: every action decodes plainly, so there is little to verify")
         questions = built_in(loaded.tokenizer, prompts).prompts
         with ProgressReport("prompts", prompts, SystemClock()) as progress:
-            report = compare(loaded, questions, max_new_tokens, progress=lambda: progress.advance(1))
+            report = compare(
+                loaded,
+                questions,
+                max_new_tokens,
+                progress=lambda: progress.advance(1),
+                shapes=settings.engine.step_shapes,
+            )
         document |= _lossless(report)
         well = well and report.unexplained == 0
     if output is OutputFormat.JSON:

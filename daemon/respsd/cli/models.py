@@ -17,12 +17,25 @@ if TYPE_CHECKING:
 DemoOption = Annotated[bool, typer.Option("--demo", help="Use the small demo model (the default target).")]
 TargetOption = Annotated[str | None, typer.Option(metavar="DIR_OR_HUB_ID", help="The target.", show_default="demo")]
 DrafterOption = Annotated[
-    str | None, typer.Option(metavar="DIR_OR_HUB_ID", help="Its EAGLE-3 drafter.", show_default="none: plain decoding")
+    str | None,
+    typer.Option(
+        metavar="DIR_OR_HUB_ID|demo|none",
+        help="Its EAGLE-3 drafter; none decodes plainly.",
+        show_default="demo for the demo model, else none",
+    ),
 ]
 DtypeOption = Annotated[
     str | None, typer.Option(metavar="float32|bfloat16|float16", help="Number format.", show_default="by machine")
 ]
 DeviceOption = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to run.", show_default="by machine")]
+ExactOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--no-exact",
+        help="Have verification and plain decoding agree bit for bit in half precision (engine.exact).",
+        show_default="as the settings say",
+    ),
+]
 ListenOption = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT|unix:PATH", help="Where gRPC listens.", show_default="127.0.0.1:7470"),
@@ -80,6 +93,23 @@ def load_with_flags(
         raise SettingsError(f"target (--target): {target!r} is not allowed together with --demo; give one of them")
     flags = {"target": DEMO if demo else target, "drafter": drafter, "dtype": dtype, "device": device, **others}
     return load_with_origins(flags, config=config)
+
+
+def serve_flags(
+    *,
+    demo: bool,
+    target: str | None,
+    drafter: str | None,
+    dtype: str | None,
+    device: str | None,
+    config: Path | None,
+) -> list[str]:
+    """The same flags for a `respsd serve` of its own."""
+    given = {"--target": target, "--drafter": drafter, "--dtype": dtype, "--device": device, "--config": config}
+    return [
+        *(["--demo"] if demo else []),
+        *(str(part) for flag in given.items() if flag[1] is not None for part in flag),
+    ]
 
 
 def load(settings: Settings) -> Models:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from respsd.cli import models
+from respsd.cli import models, prove
 from respsd.cli.output import OutputFormat, OutputOption, print_json, print_table
 from respsd.clock import SystemClock
 from respsd.control.action import Action
@@ -23,6 +23,9 @@ app = typer.Typer(help="Try out how policies are rolled out.", no_args_is_help=T
 @app.callback()
 def rollout() -> None:
     """Try out how policies are rolled out."""
+
+
+app.command("prove")(prove.prove)
 
 
 @app.command("simulate")

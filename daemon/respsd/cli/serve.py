@@ -23,6 +23,7 @@ def serve(
     state_dir: models.StateDirOption = None,
     dtype: models.DtypeOption = None,
     device: models.DeviceOption = None,
+    exact: models.ExactOption = None,
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Measure this machine anew, which takes about a minute.")
     ] = False,
@@ -47,6 +48,7 @@ def serve(
             insecure=insecure,
             metrics=metrics,
             state_dir=state_dir,
+            engine={"exact": exact},
             calibration={"at_start": "always" if recalibrate else None},
         )
 

@@ -82,10 +82,25 @@ def _status_rows(found: DaemonStatus, now: datetime) -> list[tuple[str, object]]
         ("policies", policies_text(found)),
         ("learning", "on" if found.learning_paused is None else f"paused: {found.learning_paused}"),
         *(("rollout", line) for line in found.rollout),
-        ("requests", f"{load.running} running, {load.waiting} waiting"),
+        *(("put right", line) for line in found.notices),
+        ("requests", f"{load.running} of {load.max_running} running, {load.waiting} of {load.max_waiting} waiting"),
+        *(("queue", text) for text in _queue_texts(load)),
         ("KV cache", f"{kv_share:.0%} of {load.kv_tokens_total} tokens reserved"),
         ("up", duration((now - found.started).total_seconds())),
         ("version", f"{found.daemon_version}, pid {found.pid}"),
+    ]
+
+
+def _queue_texts(load: Load) -> list[str]:
+    """What there is to say of requests that wait, if any do."""
+    if not load.waiting:
+        return []
+    room = "" if load.max_waiting_tokens is None else f" of {load.max_waiting_tokens}"
+    shares = ", ".join(f"{count} {name}" for name, count in load.waiting_by_priority.items() if count)
+    wait = load.expected_wait_seconds
+    ahead = "" if wait is None else f"; a new request would wait {duration(wait)}"
+    return [
+        f"{shares}; {load.waiting_tokens}{room} tokens; the oldest for {duration(load.oldest_waiting_seconds)}{ahead}"
     ]
 
 

@@ -18,6 +18,7 @@ from respsd.errors import InvalidRequest
         ("eagle3", Method("eagle3", Kind.CONSTANT, action=EAGLE3)),
         ("16:4:4", Method("16:4:4", Kind.CONSTANT, action=Action(16, 4, 4))),
         ("sweep", Method("sweep", Kind.SWEEP)),
+        ("calibrated", Method("calibrated", Kind.CALIBRATED)),
         ("policy:7", Method("policy:7", Kind.POLICY, policy="7")),
         ("policy:champion", Method("policy:champion", Kind.POLICY, policy="champion")),
     ],

@@ -10,6 +10,7 @@ from respsd.bench.comparison.arena import ArenaOptions, open_arena
 from respsd.bench.comparison.methods import parse_methods
 from respsd.bench.comparison.stored_policies import read_policies
 from respsd.control.action import OFF, Action, ActionTable
+from respsd.control.batch_plan import BatchPlan
 from respsd.control.manifests import resps_manifest, static_manifest
 from respsd.control.network import random_policy_weights
 from respsd.control.observation import ObservationSchema
@@ -51,6 +52,25 @@ def test_policies_choose_the_actions_of_their_requests(state_dir):
     assert Action(8, 3, 3) in {step.applied for step in static.steps}
     assert {batch.answers[0].token_ids for batch in (static, learned)} == {plain.answers[0].token_ids}
     assert learned.policy_seconds > 0
+
+
+def test_the_calibrated_baseline_goes_by_the_number_of_streams(state_dir):
+    with PolicyStore(state_dir / "policies") as store:
+        store.set_alias("baseline", 1, actor="t", reason="r")
+    methods = parse_methods("calibrated,policy:baseline")
+    options = ArenaOptions(
+        target_folder=folders()[0],
+        persistence=1,
+        most_streams=2,
+        plan=BatchPlan(((1, Action(8, 3, 3)), (2, OFF))),
+        policies=read_policies(state_dir, ["baseline"]),
+    )
+    with open_arena(load_tiny(), methods, options) as arena:
+        for method in methods:
+            one, two = (arena.decoder(method).decode([PROMPT] * n, 16, ignore_eos=True) for n in (1, 2))
+            assert Action(8, 3, 3) in {step.applied for step in one.steps}
+            assert {step.applied for step in two.steps if step.batch_size == 2} == {OFF}
+            assert {answer.token_ids for answer in two.answers} == {one.answers[0].token_ids}
 
 
 def test_what_is_not_there_is_named(state_dir, tmp_path):

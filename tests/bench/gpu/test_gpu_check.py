@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.recordings import CASES, first_cases
 
 from respsd.bench.gpu import parts as gpu_parts
 from respsd.bench.gpu.check import run_gpu_check
@@ -46,21 +47,29 @@ def test_without_a_recording_parity_is_left_out():
 
 def test_steps_are_timed_for_every_action_beside_transformers():
     figures = parts(TINY_CHECK)["steps"]()
-    actions = figures["actions"]
-    assert isinstance(actions, list)
-    assert [each["action"] for each in actions] == [str(action) for action in gpu_parts.ACTIONS]
-    assert actions[0]["tau_to_break_even"] == 1.0
-    assert all(each["step_ms"] > 0 for each in actions)
+    for shapes in ("dynamic", "static"):
+        actions = figures[shapes]["actions"]
+        assert [each["action"] for each in actions] == [str(action) for action in gpu_parts.ACTIONS]
+        assert actions[0]["tau_to_break_even"] == 1.0
+        assert all(each["step_ms"] > 0 for each in actions)
     assert figures["transformers_token_ms"] > 0
 
 
+def test_fixed_shapes_give_what_steps_give_as_they_come():
+    figures = parts(TINY_CHECK)["shapes"]()
+    # Greedy and sampled, four actions: one prompt alone, two together.
+    assert figures == {"compared": 2 * 4 * (1 + 2), "shapes": ["dynamic", "static"]}
+
+
 @pytest.mark.slow
-def test_parity_and_losslessness_on_the_recording(reference_dir):
-    check = parts(CheckOptions(device="cpu", tiny=True, reference=reference_dir / "golden-a"))
-    assert check["parity"]() == {"trees": 32, "decodes": 24}
-    exact = check["lossless_float32"]()
-    assert (exact["compared"], exact["different"]) == (12, 0)
-    assert check["lossless_bfloat16"]()["compared"] == 6
+def test_parity_and_losslessness_on_the_recording(reference_dir, tmp_path):
+    folder = first_cases(reference_dir / "golden-a", tmp_path / "recording")
+    check = parts(CheckOptions(device="cpu", tiny=True, reference=folder))
+    assert check["parity"]() == {"trees": CASES, "decodes": CASES}
+    exact, half = check["lossless_float32"](), check["lossless_bfloat16"]()
+    for shapes in ("dynamic", "static"):
+        assert (exact[shapes]["compared"], exact[shapes]["different"]) == (12, 0)
+        assert half[shapes]["compared"] == 6
 
 
 def test_a_recording_that_differs_fails_its_part(monkeypatch, tmp_path):
@@ -80,13 +89,14 @@ def test_the_whole_check_reports_every_part():
     assert {result.name: result.status for result in results} == {
         "machine": "passed",
         "parity": "left out",
+        "shapes": "passed",
         "lossless_float32": "left out",
         "lossless_bfloat16": "left out",
         "steps": "passed",
         "streams": "passed",
     }
     assert told == [result.name for result in results]
-    assert len(results[-1].figures["points"]) == 6
+    assert len(results[-1].figures["static"]) == 6
 
 
 @pytest.mark.slow

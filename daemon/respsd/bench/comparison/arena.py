@@ -17,10 +17,11 @@ from respsd.bench.comparison.stored_policies import StoredPolicies
 from respsd.bench.comparison.transformers_decoder import PLAIN, Drafting, TransformersModels
 from respsd.bench.comparison.transformers_process import TransformersMethod, TransformersProcess, transformers_process
 from respsd.control.action import OFF, Action, ActionTable
+from respsd.control.batch_plan import BatchPlan, PlannedController
 from respsd.control.observation import ObservationSchema
-from respsd.control.router import PolicyRouter
+from respsd.control.router import BASELINE, PolicyRouter
 from respsd.engine.admission import scratch_rows
-from respsd.engine.assembly import EngineConfig, Models, affordable_kv_tokens
+from respsd.engine.assembly import EngineConfig, Models, Shapes, affordable_kv_tokens
 from respsd.engine.local_run import fixed_actions_only, running_engine
 from respsd.engine.loop import LoopLimits
 from respsd.engine.request import Speculation
@@ -41,8 +42,11 @@ class ArenaOptions:
     persistence: int = 10
     """Steps of a window."""
     limits: LoopLimits = field(default_factory=LoopLimits)
+    shapes: Shapes | None = None
     table: ActionTable = field(default_factory=lambda: ActionTable((OFF,)))
     """Actions that a sweep may try."""
+    plan: BatchPlan | None = None
+    """The calibrated baseline; None: these models were not calibrated on this machine."""
     policies: StoredPolicies | None = None
     policy_temperature: float | None = None
 
@@ -73,6 +77,8 @@ class Arena:
                 assert self._policies is not None
                 assert method.policy is not None
                 return self._of_engine(Speculation(policy=str(self._policies.versions[method.policy])))
+            case Kind.CALIBRATED:
+                return self._of_engine(Speculation(policy=BASELINE))
         return self.constant(action or method.action or OFF)
 
     def constant(self, action: Action) -> Decoder:
@@ -113,6 +119,7 @@ def open_arena(models: Models, methods: Sequence[Method], options: ArenaOptions)
                     persistence=options.persistence,
                     kv_tokens=_kv_tokens(models, options.most_streams, reserved),
                     limits=replace(options.limits, max_running=options.most_streams),
+                    shapes=options.shapes,
                 ),
                 router=TimedRouter(router, log),
                 schema=schema,
@@ -145,6 +152,8 @@ def _reserved(methods: Sequence[Method], options: ArenaOptions) -> Action:
         actions += options.table
     if options.policies is not None:
         actions += options.policies.actions
+    if options.plan is not None:
+        actions += options.plan.actions
     return ActionTable(tuple(dict.fromkeys(actions))).largest
 
 
@@ -160,5 +169,9 @@ def _schema(models: Models, policies: StoredPolicies | None) -> ObservationSchem
 
 def _router(options: ArenaOptions, schema: ObservationSchema, reserved: Action) -> PolicyRouter:
     if options.policies is None:
-        return fixed_actions_only(reserved)
-    return options.policies.router(schema, reserved, options.policy_temperature)
+        router = fixed_actions_only(reserved)
+    else:
+        router = options.policies.router(schema, reserved, options.policy_temperature, options.plan)
+    if options.plan is not None:
+        router.swap(BASELINE, PlannedController(options.plan, None, BASELINE))
+    return router

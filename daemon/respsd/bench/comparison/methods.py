@@ -30,6 +30,8 @@ class Kind(Enum):
     """Our engine under one action."""
     SWEEP = "sweep"
     """Our engine under the constant action that was best on other questions."""
+    CALIBRATED = "calibrated"
+    """Our engine under the calibrated baseline, which goes by the number of streams."""
     POLICY = "policy"
     """Our engine under a stored policy."""
 
@@ -90,12 +92,15 @@ def parse_method(name: str) -> Method:
             return Method(name, Kind.CONSTANT, action=EAGLE3)
         case "sweep", "":
             return Method(name, Kind.SWEEP)
+        case "calibrated", "":
+            return Method(name, Kind.CALIBRATED)
         case "policy", policy if policy:
             return Method(name, Kind.POLICY, policy=policy)
         case shape, _ if shape.isdecimal() and name.count(":") == 2:
             return Method(name, Kind.CONSTANT, action=Action.parse(name.replace(":", ",")))
     known = (
-        "transformers, assisted:MODEL, prompt-lookup[:TOKENS], off, eagle3, TT:d:k, sweep, policy:VERSION, policy:ALIAS"
+        "transformers, assisted:MODEL, prompt-lookup[:TOKENS], off, eagle3, TT:d:k, sweep, calibrated, policy:VERSION, "
+        "policy:ALIAS"
     )
     raise InvalidRequest("methods", name, f"known are {known}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from policy_store import PolicyStore, StoreError, StoreNotFound, VersionUnknown
 from respsd.control.action import OFF, Action
+from respsd.control.batch_plan import BatchPlan, planned
 from respsd.control.controller import Controller
 from respsd.control.loader import PolicyLoader
 from respsd.control.observation import ObservationSchema
@@ -30,10 +31,13 @@ class StoredPolicies:
     schema: ObservationSchema | None
     """What their observations are built by; None where they are all constant."""
 
-    def router(self, schema: ObservationSchema, reserved: Action, temperature: float | None) -> PolicyRouter:
+    def router(
+        self, schema: ObservationSchema, reserved: Action, temperature: float | None, plan: BatchPlan | None
+    ) -> PolicyRouter:
         """A router that knows these versions, by number.
 
         :param temperature: at which a policy's action is drawn; None takes the most probable one
+        :param plan: what the baseline's version does by the number of streams, as in the daemon
 
         Raises PolicyRefused where one of them cannot serve.
         """
@@ -41,6 +45,9 @@ class StoredPolicies:
         with _store(self.folder) as store:
             loader = PolicyLoader(store, schema, reserved, temperatures)
             controllers = {version: loader.controller(version, NAMED) for version in self.versions.values()}
+            baseline = store.aliases().get(BASELINE)
+        if baseline in controllers:
+            controllers[baseline] = planned(controllers[baseline], plan)
 
         def load(version: int) -> Controller:
             if version not in controllers:

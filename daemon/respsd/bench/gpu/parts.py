@@ -5,8 +5,9 @@ from __future__ import annotations
 import platform
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -14,12 +15,14 @@ import torch
 from respsd import __version__
 from respsd.bench.comparison.transformers_decoder import TransformersDecoder
 from respsd.bench.gpu.synthetic import LLAMA_8B, TINY, Synthetic, fitting, make_synthetic
-from respsd.bench.lossless import verify_lossless
+from respsd.bench.lossless import GREEDY, SAMPLED, LosslessReport, verify_lossless
 from respsd.bench.reference import Comparison, compare_with_reference
 from respsd.bench.scaling.measuring import Point, PointTime, measure_scaling
-from respsd.control.action import EAGLE3, OFF, Action
-from respsd.engine.assembly import Models, load_models
+from respsd.control.action import EAGLE3, OFF, Action, ActionTable
+from respsd.engine.assembly import EngineConfig, Models, Shapes, load_models
+from respsd.engine.local_run import fixed_request, run, running_engine
 from respsd.engine.loop import LoopLimits
+from respsd.engine.static.capture import cuda_graphs
 from respsd.errors import EngineFault, RespsdError
 
 Figures = dict[str, object]
@@ -62,6 +65,7 @@ def parts(options: CheckOptions) -> Mapping[str, Callable[[], Figures]]:
     return {
         "machine": lambda: _machine(device),
         "parity": lambda: _parity(options, device),
+        "shapes": lambda: _same_in_all_shapes(options, device),
         "lossless_float32": lambda: _lossless(options, device, torch.float32),
         "lossless_bfloat16": lambda: _lossless(options, device, torch.bfloat16),
         "steps": lambda: _steps(options, synthetic()),
@@ -99,12 +103,59 @@ def _told(comparison: Comparison) -> str:
     return f"{comparison.failed} of {comparison.checked} differ ({', '.join(comparison.first)})"
 
 
+def _same_in_all_shapes(options: CheckOptions, device: torch.device) -> Figures:
+    """Small models in float32: steps as they come, in fixed shapes, and as graphs give the same tokens, greedily and
+    sampled, alone and with batch mates; and graphs were recorded."""
+    models = make_synthetic(TINY, torch.float32, device).models
+    count, tokens = (2, 12) if options.tiny else (4, 96)
+    prompts = _prompts(models, count, 40)
+    outputs: dict[str, list[tuple[int, ...]]] = {}
+    figures: Figures = {}
+    for shapes in shapes_of(device):
+        capturer = cuda_graphs() if shapes == "graphs" else None
+        reserved = ActionTable(ACTIONS).largest
+        limits = LoopLimits(max_running=len(prompts))
+        config = EngineConfig(reserved=reserved, kv_tokens=8192, limits=limits, shapes=shapes, capturer=capturer)
+        with running_engine(models, reserved, config=config) as engine, ThreadPoolExecutor(len(prompts)) as clients:
+            asked = [
+                fixed_request(prompt, action, tokens, sampling=sampling)
+                for sampling in (GREEDY, SAMPLED)
+                for action in (OFF, *_LOSSLESS_ACTIONS)
+                for prompt in prompts
+            ]
+            alone = [run(engine, each).token_ids for each in asked[:: len(prompts)]]
+            together = [each.token_ids for each in clients.map(partial(run, engine), asked)]
+        outputs[shapes] = [*alone, *together]
+        if capturer is not None:
+            if capturer.fault is not None or not capturer.recorded:
+                raise EngineFault(f"no graph was recorded: {capturer.fault}")
+            figures["graphs_recorded"] = capturer.recorded
+    first = outputs[shapes_of(device)[0]]
+    for name, found in outputs.items():
+        different = sum(mine != other for mine, other in zip(found, first, strict=True))
+        if different:
+            raise EngineFault(f"{different} of {len(first)} outputs in {name} shapes differ")
+    return {"compared": len(first), "shapes": list(outputs), **figures}
+
+
+def shapes_of(device: torch.device) -> tuple[Shapes, ...]:
+    """The ways in which steps can run on a device."""
+    return ("dynamic", "static", "graphs") if device.type == "cuda" else ("dynamic", "static")
+
+
 def _lossless(options: CheckOptions, device: torch.device, dtype: torch.dtype) -> Figures:
     """Trees against plain decoding with the recording's models, whose drafts are often right."""
     folder = _reference(options)
     models = load_models(folder / "target", folder / "draft", dtype=dtype, device=device)
     count, tokens = (2, 32) if options.tiny else (4, 64)
-    report = verify_lossless(models, _prompts(models, count, 24), tokens, _LOSSLESS_ACTIONS)
+    prompts = _prompts(models, count, 24)
+    return {
+        shapes: _told_of(verify_lossless(models, prompts, tokens, _LOSSLESS_ACTIONS, shapes=shapes))
+        for shapes in shapes_of(device)
+    }
+
+
+def _told_of(report: LosslessReport) -> Figures:
     if report.unexplained:
         raise EngineFault(f"{report.unexplained} of {report.compared} outputs differ from plain decoding's")
     gaps = [difference.logit_gap for difference in report.differences]
@@ -133,18 +184,27 @@ def _steps(options: CheckOptions, synthetic: Synthetic) -> Figures:
     prompt = _prompts(synthetic.models, 1, options.context)
     decoder.decode(prompt, 8, ignore_eos=True)
     generated: list[float] = []
-    visits: list[list[PointTime]] = []
+    ways = shapes_of(torch.device(options.device))
+    visits: dict[Shapes, list[list[PointTime]]] = {shapes: [] for shapes in ways}
     for visit in range(options.repeats):
         generated += decoder.decode(prompt, _GENERATED, ignore_eos=True).answers[0].gaps
-        visits.append(_measure(synthetic.models, points, options, seed=visit))
+        for shapes in ways:
+            visits[shapes].append(_measure(synthetic.models, points, options, visit, shapes))
     token_ms = _median(generated) * 1e3
-    off_ms = _median([visit[0].p50 for visit in visits])
     return {
         "shape": synthetic.shape.name,
         "layers": synthetic.shape.layers,
         "dtype": synthetic.models.info.dtype,
         "context": options.context,
         "transformers_token_ms": token_ms,
+        **{shapes: _step_figures(points, found, token_ms) for shapes, found in visits.items()},
+    }
+
+
+def _step_figures(points: list[Point], visits: list[list[PointTime]], token_ms: float) -> Figures:
+    """:param visits: [visits, points]."""
+    off_ms = _median([visit[0].p50 for visit in visits])
+    return {
         "off_over_transformers": token_ms / off_ms,
         "actions": [
             {
@@ -164,24 +224,27 @@ def _streams(options: CheckOptions, synthetic: Synthetic) -> Figures:
     """Several streams: a step's time of plain decoding and of EAGLE-3's default tree."""
     counts = (1, 2, 4) if options.tiny else (1, 8, 32)
     points = [Point(action, options.context, count) for action in (OFF, EAGLE3) for count in counts]
-    times = _measure(synthetic.models, points, options, seed=0)
     return {
         "context": options.context,
-        "points": [
-            {
-                "action": str(time.point.action),
-                "streams": time.point.streams,
-                "step_ms": time.p50,
-                "step_ms_p90": time.p90,
-                "steps_per_second": time.point.streams / time.p50 * 1e3,
-            }
-            for time in times
-        ],
+        **{
+            shapes: [
+                {
+                    "action": str(time.point.action),
+                    "streams": time.point.streams,
+                    "step_ms": time.p50,
+                    "step_ms_p90": time.p90,
+                    "steps_per_second": time.point.streams / time.p50 * 1e3,
+                }
+                for time in _measure(synthetic.models, points, options, 0, shapes)
+            ]
+            for shapes in shapes_of(torch.device(options.device))
+        },
     }
 
 
-def _measure(models: Models, points: list[Point], options: CheckOptions, seed: int) -> list[PointTime]:
-    return measure_scaling(models, points, steps=options.steps, repeats=1, limits=LoopLimits(), rng=random.Random(seed))
+def _measure(models: Models, points: list[Point], options: CheckOptions, seed: int, shapes: Shapes) -> list[PointTime]:
+    rng, limits = random.Random(seed), LoopLimits()
+    return measure_scaling(models, points, steps=options.steps, repeats=1, limits=limits, rng=rng, shapes=shapes)
 
 
 def _prompts(models: Models, count: int, length: int) -> list[list[int]]:

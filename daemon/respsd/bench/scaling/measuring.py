@@ -16,7 +16,7 @@ import numpy as np
 from respsd.control.action import Action, ActionTable
 from respsd.engine.admission import scratch_rows
 from respsd.engine.api import Engine
-from respsd.engine.assembly import EngineConfig, Models
+from respsd.engine.assembly import EngineConfig, Models, Shapes
 from respsd.engine.events import EngineEvent, RequestFailed, RequestFinished
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.local_run import fixed_request, running_engine
@@ -92,6 +92,7 @@ def measure_scaling(
     limits: LoopLimits,
     rng: random.Random,
     progress: Callable[[int], None] = lambda _: None,
+    shapes: Shapes | None = None,
 ) -> list[PointTime]:
     """Visit every point `repeats` times for `steps` steps each. :param progress: told of each visit"""
     reserved = ActionTable(tuple(dict.fromkeys(point.action for point in wanted))).largest
@@ -105,7 +106,7 @@ def measure_scaling(
     needs = [p.streams * (p.context + _budget(p, steps) + scratch_rows(reserved)) for p in wanted]
     # Prompts are to be in soon: the streams that wait for them use up their budgets.
     unpaced = replace(limits, max_running=most, step_tokens=None, prefill_slowdown=_UNPACED)
-    config = EngineConfig(reserved=reserved, kv_tokens=max(needs), limits=unpaced)
+    config = EngineConfig(reserved=reserved, kv_tokens=max(needs), limits=unpaced, shapes=shapes)
     with running_engine(models, reserved, log, config=config) as engine:
         for _ in range(repeats):
             for point in rng.sample(list(wanted), len(wanted)):

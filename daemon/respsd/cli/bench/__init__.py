@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from respsd.cli.bench import compare, gpu_check, scaling, serve
+from respsd.cli.bench import compare, gpu_check, latency, loop, scaling, serve
 
 app = typer.Typer()
 app.callback(invoke_without_command=True)(compare.bench)
 app.command("serve")(serve.serve)
 app.command("scaling")(scaling.scaling)
+app.command("latency")(latency.latency)
+app.command("loop")(loop.loop)
 app.command("gpu-check")(gpu_check.gpu_check)

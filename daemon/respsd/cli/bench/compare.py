@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,17 @@ from respsd.cli import models
 from respsd.cli.bench.plot_option import PlotOption, check_plot
 from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message
 from respsd.clock import SystemClock
+from respsd.errors import InvalidRequest
+from respsd.paths import CALIBRATIONS
 
 if TYPE_CHECKING:
     from respsd.bench.comparison.arena import ArenaOptions
+    from respsd.control.batch_plan import BatchPlan
+    from respsd.engine.assembly import Models
     from respsd.settings import Settings
+
+_MOST_STREAMS = 64
+"""A calibrated baseline is planned for so many: more than the daemon would run may be measured."""
 
 
 def bench(
@@ -29,7 +37,8 @@ def bench(
         str,
         typer.Option(
             help="Comma-separated: transformers, assisted:MODEL, prompt-lookup[:TOKENS], off, eagle3, TT:d:k, "
-            "sweep (the best constant action), policy:VERSION or policy:ALIAS; ratios are to the first."
+            "sweep (the best constant action), calibrated (what `respsd calibrate` found), policy:VERSION or "
+            "policy:ALIAS; ratios are to the first."
         ),
     ] = "transformers,off,16:4:4,eagle3",
     concurrency: Annotated[str, typer.Option(help="Streams at a time, comma-separated.")] = "1",
@@ -48,14 +57,7 @@ def bench(
     null_check: Annotated[
         bool, typer.Option(help="Measure plain decoding twice: its ratio to itself is the noise.")
     ] = True,
-    exact: Annotated[
-        bool | None,
-        typer.Option(
-            "--exact/--no-exact",
-            help="Have verification and plain decoding agree bit for bit in half precision (engine.exact).",
-            show_default="as the settings say",
-        ),
-    ] = None,
+    exact: models.ExactOption = None,
     seed: Annotated[int, typer.Option(help="Draws the order of the methods.")] = 0,
     plot: PlotOption = None,
     state_dir: models.StateDirOption = None,
@@ -71,7 +73,7 @@ def bench(
 
     Every question is answered by every method before the next one, in random order, so that a busy machine
     disturbs all of them alike. Sub-commands measure a running daemon (serve), how a step's time grows
-    (scaling), and a GPU (gpu-check).
+    (scaling), how evenly tokens come (latency), and a GPU (gpu-check).
     """
     if context.invoked_subcommand is not None:
         _refuse_flags(context)
@@ -99,14 +101,16 @@ def bench(
     loaded = models.load(settings)
     if loaded.drafter is None and any(not method.is_transformers for method in chosen):
         print_message("no drafter: our engine decodes plainly whatever the method")
-    arena_options = _arena_options(settings, chosen, max(streams))
-    extra = calibration if any(method.kind is Kind.SWEEP for method in chosen) else 0
+    arena = arena_options(settings, chosen, max(streams), calibrated_plan(settings, loaded, chosen))
+    # A sweep takes its questions from the ends of the sets, so that `limit` of each are left to measure.
+    extra = math.ceil(calibration / len(questions or (1,))) if _has(Kind.SWEEP, chosen) else 0
     longest = min(max_prompt_tokens, loaded.info.context_length - max_new_tokens)
     sets = question_sets(questions or (), loaded.tokenizer, limit=limit + extra, max_prompt_tokens=longest)
     rules = AnswerRules(max_new_tokens, loaded.info.context_length, ignore_eos=ignore_eos, most_turns=turns)
     options = BenchOptions(chosen, streams, rules, calibration, null_check, seed, settings.engine.exact)
-    with ProgressReport("questions", sum(len(each.prompts) for each in sets), SystemClock()) as progress:
-        result = run_bench(loaded, sets, arena_options, options, progress.advance)
+    measured = sum(len(each.prompts) - extra for each in sets)
+    with ProgressReport("questions", measured, SystemClock()) as progress:
+        result = run_bench(loaded, sets, arena, options, progress.advance)
     if plot is not None:
         from respsd.bench.comparison.chart import draw_bench
 
@@ -126,7 +130,29 @@ def _refuse_flags(context: typer.Context) -> None:
             raise typer.BadParameter(f"--{flag} belongs behind the sub-command's name, or to `respsd bench` alone")
 
 
-def _arena_options(settings: Settings, methods: list[Method], most_streams: int) -> ArenaOptions:
+def _has(kind: Kind, methods: list[Method]) -> bool:
+    return any(method.kind is kind for method in methods)
+
+
+def calibrated_plan(settings: Settings, loaded: Models, methods: list[Method]) -> BatchPlan | None:
+    """The calibrated baseline; raises InvalidRequest where a method needs it and it is not there."""
+    if not _has(Kind.CALIBRATED, methods) and not _has(Kind.POLICY, methods):
+        return None
+    from respsd.calibration.measure import setup_of
+    from respsd.calibration.record import CalibrationFiles
+
+    table, found = settings.control.table(), None
+    if loaded.drafter is not None:
+        files = CalibrationFiles(settings.state_dir / CALIBRATIONS)
+        found = files.load(setup_of(loaded, settings.engine.step_shapes), table.largest)
+    if found is None and _has(Kind.CALIBRATED, methods):
+        where = f"{settings.state_dir} holds no calibration of these models on this machine; run `respsd calibrate`"
+        raise InvalidRequest("methods", Kind.CALIBRATED.value, where)
+    return None if found is None else found.plan(table, max(settings.engine.max_running, _MOST_STREAMS))
+
+
+def arena_options(settings: Settings, methods: list[Method], most_streams: int, plan: BatchPlan | None) -> ArenaOptions:
+    """Where these methods meet, as the settings say; raises what reading the stored policies raises."""
     from respsd.bench.comparison.arena import ArenaOptions
     from respsd.bench.comparison.stored_policies import read_policies
     from respsd.engine.loop import LoopLimits
@@ -147,7 +173,9 @@ def _arena_options(settings: Settings, methods: list[Method], most_streams: int)
             step_tokens=settings.engine.step_tokens,
             prefill_slowdown=settings.engine.prefill_slowdown,
         ),
+        shapes=settings.engine.step_shapes,
         table=settings.control.table(),
+        plan=plan,
         policies=read_policies(settings.state_dir, names) if names else None,
         policy_temperature=settings.control.sampling_temperature,
     )

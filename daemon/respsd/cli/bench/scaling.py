@@ -63,6 +63,7 @@ def scaling(
             limits=LoopLimits(prefill_chunk=settings.engine.prefill_chunk),
             rng=random.Random(seed),
             progress=progress.advance,
+            shapes=settings.engine.step_shapes,
         )
     lines = [*growth(times, "context", short), *growth(times, "streams", short)]
     if plot is not None:

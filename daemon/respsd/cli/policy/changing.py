@@ -58,6 +58,40 @@ def rollback(
     print_change(change, output)
 
 
+def nominate(
+    version: VersionArgument,
+    *,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+    address: AddressOption = None,
+    folder: StateDirOption = None,
+    offline: OfflineOption = False,
+    output: ChangeFormatOption = DocumentFormat.TABLE,
+) -> None:
+    """Make a version the candidate: the rollout compares it with the champion on live traffic and promotes it, or not.
+
+    It takes the place of a candidate that is under evaluation. `respsd status` shows how the comparison stands.
+    """
+    with operator(address, folder, offline=offline) as policies:
+        change = policies.nominate(version, intent_of(reason, dry_run=dry_run))
+    print_change(change, output)
+
+
+def withdraw(
+    *,
+    reason: ReasonOption = "",
+    dry_run: DryRunOption = False,
+    address: AddressOption = None,
+    folder: StateDirOption = None,
+    offline: OfflineOption = False,
+    output: ChangeFormatOption = DocumentFormat.TABLE,
+) -> None:
+    """Let there be no candidate: its evaluation ends without a verdict, and it may be nominated again."""
+    with operator(address, folder, offline=offline) as policies:
+        change = policies.withdraw(intent_of(reason, dry_run=dry_run))
+    print_change(change, output)
+
+
 def pin(
     version: VersionArgument,
     *,

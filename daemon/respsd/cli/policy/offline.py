@@ -18,7 +18,7 @@ from respsd.control.controller import Controller
 from respsd.control.loader import PolicyLoader
 from respsd.control.observation import ObservationSchema
 from respsd.control.operator import PolicyOperator
-from respsd.errors import ChangeRefused, PolicyRefused, StorageError, UnknownPolicy
+from respsd.errors import ChangeRefused, PolicyRefused, StorageError
 from respsd.telemetry.logging import configure_logging
 
 
@@ -75,10 +75,9 @@ class NoRouter:
     def swap(self, alias: str, controller: Controller) -> None:
         """Nothing to swap."""
 
+    def forget(self, alias: str) -> None:
+        """Nothing to forget."""
+
     def serving(self) -> Mapping[str, int | None]:
         """No alias."""
         return {}
-
-    def controller(self, alias: str) -> Controller:
-        """None to be had."""
-        raise UnknownPolicy(alias)

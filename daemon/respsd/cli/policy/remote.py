@@ -21,6 +21,14 @@ class RemoteOperator:
         """Take the champion back."""
         return _change(self._client.rollback_policy(to, **_options(intent)))
 
+    def nominate(self, version: int | str, intent: Intent) -> PolicyChange:
+        """Make a version the candidate."""
+        return _change(self._client.nominate_policy(version, **_options(intent)))
+
+    def withdraw(self, intent: Intent) -> PolicyChange:
+        """Let there be no candidate."""
+        return _change(self._client.withdraw_candidate(**_options(intent)))
+
     def pin(self, version: int | str, intent: Intent) -> PolicyChange:
         """Pin the champion."""
         return _change(self._client.pin_policy(version, **_options(intent)))

@@ -1,0 +1,1 @@
+"""How evenly tokens come where many streams run, and while a long prompt arrives."""
