@@ -17,6 +17,7 @@ Event = Literal[
     "import",
     "adopt",
     "set-aside",
+    "restore",
     "remove",
     "alias",
     "promote",
@@ -27,7 +28,8 @@ Event = Literal[
     "freeze",
     "unfreeze",
 ]
-"""`promote` and `rollback` move the champion, `alias` is every other move; a move to no version drops the alias."""
+"""`promote` and `rollback` move the champion, `alias` is every other move; a move to no version drops the alias.
+`restore` says that the log before it is a backup's, or lost."""
 
 
 def timestamp(nanoseconds: int) -> str:

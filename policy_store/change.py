@@ -82,6 +82,10 @@ class StoreChange:
         """Take the freeze back."""
         return self._did(flags.take_down(self._connection, "freeze", self._change))
 
+    def restored(self) -> None:
+        """Note that the registry is a backup's, or was begun anew."""
+        self._did(audit.append(self._connection, "restore", self._change))
+
     def remove(self, version: int) -> None:
         """Remove a version; raises VersionUnknown, or VersionInUse where an alias points to it."""
         self._did(registry.remove_version(self._connection, version, self._change))

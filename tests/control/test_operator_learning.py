@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.operating import ANN, ROLLOUT, NoonClock, serves
+from support.operating import ANN, DRY, ROLLOUT, NoonClock, damage, moves, serves
 
 from policy_store import HistoryQuery, ManifestDraft, PolicyStore, StoreUnavailable
 from policy_store.archive import read_archive, write_archive
@@ -76,7 +76,8 @@ def test_a_quarantined_candidate_is_none_but_the_learner_goes_on_from_it(
     operator.set_candidate(good[0], ROLLOUT)
     operator.quarantine("candidate", ROLLOUT)
     assert "candidate" not in store.aliases()
-    assert serves(router, schema, "candidate") == (1, "champion")
+    with pytest.raises(UnknownPolicy):
+        serves(router, schema, "candidate")
     assert serves(router, schema, "learner") == (good[0], "learner")
     restarted = open_policies(store, table, schema, BASELINE, rng=np.random.default_rng(0), code_version="0")
     assert serves(restarted, schema, "learner") == (good[0], "learner")
@@ -84,13 +85,54 @@ def test_a_quarantined_candidate_is_none_but_the_learner_goes_on_from_it(
         restarted.resolve(Speculation(policy=str(good[0])))
 
 
-def test_without_a_candidate_its_name_means_whoever_is_champion(
-    operator: PolicyOperator, router: PolicyRouter, schema: ObservationSchema, good: list[int]
+def test_a_withdrawn_candidate_is_forgotten_and_a_request_under_way_with_it_goes_on_with_the_champion(
+    operator: PolicyOperator, store: PolicyStore, router: PolicyRouter, schema: ObservationSchema, good: list[int]
 ) -> None:
-    operator.set_candidate(good[0], ROLLOUT)
-    operator.clear_candidate(ROLLOUT)
-    operator.promote(good[1], ANN)
-    assert serves(router, schema, "candidate") == (good[1], "champion")
+    nominated = operator.nominate(good[0], ANN)
+    assert moves(nominated) == [("alias", "candidate", None, good[0])]
+    assert (nominated.entries[0].actor, nominated.entries[0].reason) == ("operator:ann", "because")
+    under_way = router.resolve(Speculation(policy="candidate"))
+    assert under_way.current().version == good[0]
+    assert moves(operator.withdraw(DRY)) == [("alias", "candidate", good[0], None)]
+    assert store.aliases()["candidate"] == good[0]
+    assert moves(operator.withdraw(ANN)) == [("alias", "candidate", good[0], None)]
+    assert not operator.withdraw(ANN).changed
+    assert "candidate" not in router.serving()
+    with pytest.raises(UnknownPolicy):
+        router.resolve(Speculation(policy="candidate"))
+    assert under_way.current().version == 1
+    assert operator.nominate("learner", ANN).changed  # another may stand, by its alias too
+    assert serves(router, schema, "candidate") == (2, "candidate")
+
+
+def test_a_nomination_that_could_not_be_evaluated_is_refused_with_the_reason(
+    operator: PolicyOperator, store: PolicyStore, router: PolicyRouter, good: list[int]
+) -> None:
+    operator.quarantine(good[2], ANN)
+    before = store.audit()
+    with pytest.raises(PolicyRefused, match=f"version {good[2]} is refused: it is quarantined"):
+        operator.nominate(good[2], ANN)
+    with pytest.raises(UnknownPolicy, match="404"):
+        operator.nominate(404, ANN)
+    with pytest.raises(ChangeRefused, match="version 1 is the champion already"):
+        operator.nominate("champion", ANN)
+    damage(store, good[1])
+    with pytest.raises(PolicyRefused, match="hash"):
+        operator.nominate(good[1], ANN)
+    assert moves(operator.nominate(good[0], DRY)) == [("alias", "candidate", None, good[0])]
+    assert store.audit() == before
+    assert "candidate" not in router.serving()
+
+    operator.pin(1, Intent("operator:bob", "demo day"))
+    with pytest.raises(ChangeRefused, match=r"version 1 is pinned as the champion by operator:bob \(demo day\); unpin"):
+        operator.nominate(good[0], ANN)
+    operator.unpin(ANN)
+    operator.freeze(Intent("operator:bob", "odd traffic"))
+    with pytest.raises(ChangeRefused, match=r"learning is frozen \(odd traffic\); unfreeze it first"):
+        operator.nominate(good[0], ANN)
+    operator.unfreeze(ANN)
+    assert operator.nominate(good[0], ANN).changed
+    assert not operator.nominate(good[0], ANN).changed
 
 
 def test_champion_and_baseline_are_not_quarantined_and_last_good_moves_on(
@@ -184,11 +226,10 @@ def test_an_empty_store_has_no_champion_to_roll_back(
     class Nobody:
         def swap(self, alias: str, controller: object) -> None: ...
 
+        def forget(self, alias: str) -> None: ...
+
         def serving(self) -> dict[str, int | None]:
             return {}
-
-        def controller(self, alias: str) -> object:
-            raise UnknownPolicy(alias)
 
     operator = PolicyOperator(store, policy_loader(store, schema, table.largest, None), Nobody(), NoonClock())  # type: ignore[arg-type]
     with pytest.raises(ChangeRefused, match="no champion"):

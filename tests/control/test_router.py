@@ -199,3 +199,27 @@ def test_serving_shows_the_version_of_each_alias() -> None:
     made = router(learner=Policy(3, "learner"))
     made.swap("champion", Policy(5))
     assert made.serving() == {"baseline": 1, "champion": 5, "learner": 3}
+
+
+def test_a_forgotten_alias_names_nothing_and_as_the_default_means_the_champion() -> None:
+    made = router(learner=Policy(4, "learner"))
+    made.use_by_default("learner")
+    assert decide(made).policy_version == 4
+    made.forget("learner")
+    with pytest.raises(UnknownPolicy, match="learner"):
+        made.resolve(Speculation(policy="learner"))
+    assert (decide(made).policy_version, made.default) == (1, "learner")
+    made.swap("learner", Policy(5, "learner"))
+    assert decide(made).policy_version == 5
+
+
+@pytest.mark.parametrize("alias", ["baseline", "champion"])
+def test_somebody_is_always_baseline_and_champion(alias: str) -> None:
+    with pytest.raises(ValueError, match=alias):
+        router().forget(alias)
+
+
+def test_a_baseline_need_not_be_constant() -> None:
+    made = PolicyRouter({"baseline": Policy(3, "baseline"), "champion": Policy(4)}, Policy, RESERVED)
+    assert decide(made, Speculation(policy="baseline")).policy_version == 3
+    assert decide(made).policy_version == 4

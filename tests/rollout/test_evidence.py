@@ -53,7 +53,7 @@ def test_the_days_error_probability_is_remembered(path: Path) -> None:
         alphas.append(one.rollout.status().rounds[0].alpha)
         one.trip()
     assert alphas == sorted(alphas, reverse=True)
-    assert alphas[0] == 0.015
+    assert alphas[0] == 0.01
     assert alphas[-1] < 0.005
     assert sum(alphas) <= 0.05
 

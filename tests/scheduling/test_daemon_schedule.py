@@ -15,7 +15,7 @@ from support.recorders import LONG, QUICK, until
 
 from policy_store import PolicyStore
 from respsd.clock import SystemClock
-from respsd.errors import LearningPaused, UpdateFailed
+from respsd.errors import ChangeRefused, LearningPaused, UpdateFailed
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder
 from respsd.experience.rows import Origin
@@ -109,11 +109,16 @@ def test_updates_run_once_there_are_windows_and_are_counted(
     assert status.learning_paused is None
 
 
-def test_train_now_runs_whatever_the_windows(make: MakeSchedule, runner: Runner) -> None:
-    schedule = make(learning=LearningSettings(interval_seconds=3600.0))
+def test_train_now_does_with_a_minibatch_and_refuses_less(make: MakeSchedule, runner: Runner) -> None:
+    schedule = make(learning=LearningSettings(interval_seconds=3600.0, min_new_windows=1000, batch_size=32))
     until(lambda: schedule.status().learning_paused is None)  # the log is open
-    assert schedule.train_now(actor="operator:ann", reason="", dry_run=True) == "an update would start"
-    assert schedule.train_now(actor="operator:ann", reason="", dry_run=False) == "an update starts"
+    runner.windows = 31
+    for dry_run in (True, False):
+        with pytest.raises(ChangeRefused, match=r"31 new explorer windows.* takes 32 at least \(learning.batch_size\)"):
+            schedule.train_now(actor="operator:ann", reason="", dry_run=dry_run)
+    runner.windows = 32
+    said = [schedule.train_now(actor="operator:ann", reason="", dry_run=dry_run) for dry_run in (True, False)]
+    assert said == ["an update on 32 new windows would start", "an update on 32 new windows starts"]
     assert runner.ran.acquire(timeout=LONG)
     assert not runner.ran.acquire(timeout=0.05)
 

@@ -38,11 +38,11 @@ def test_a_stored_version_becomes_the_learner_and_a_candidate_only_where_its_rep
 
 def test_calibrated_speeds_are_the_baselines_at_several_lengths_and_batches() -> None:
     model = SimpleNamespace(tokens_per_second=lambda action, context, batch: 1000.0 * batch / context)
-    points = trainer.calibrated_speeds(SimpleNamespace(model=model), BASELINE, 8)  # type: ignore[arg-type]
+    points = trainer.calibrated_speeds(SimpleNamespace(model=model), lambda _: BASELINE, 8)  # type: ignore[arg-type]
     assert {(point.context_length, point.batch_size) for point in points} == {
         (context, batch) for context in (64, 256, 1024, 4096) for batch in (1, 4, 8)
     }
     assert SpeedPoint(64, 4, 62.5) in points
-    assert trainer.calibrated_speeds(None, BASELINE, 8) == ()
-    one_at_a_time = trainer.calibrated_speeds(SimpleNamespace(model=model), BASELINE, 1)  # type: ignore[arg-type]
+    assert trainer.calibrated_speeds(None, lambda _: BASELINE, 8) == ()
+    one_at_a_time = trainer.calibrated_speeds(SimpleNamespace(model=model), lambda _: BASELINE, 1)  # type: ignore[arg-type]
     assert len(one_at_a_time) == 4

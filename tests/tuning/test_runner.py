@@ -76,9 +76,9 @@ def test_a_refused_update_publishes_nothing_and_says_why(workshop: Workshop) -> 
     workshop.record(1)
     published = Published()
     report = runner(workshop.state, published).run()
-    assert (report.status, report.reason) == ("refused", "no_windows"), report.detail
+    assert (report.status, report.reason) == ("refused", "too_few_windows"), report.detail
     assert published.versions == []
-    assert recorded(workshop.state) == ["no_windows"]
+    assert recorded(workshop.state) == ["too_few_windows"]
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_the_whole_version_or_none(filled: Filled) -> None:
-    workshop = filled(10)
+    workshop = filled(20)
     known = 2
     for number in range(6):
         text = f"import sys; sys.argv = ['job']\nimport respsd.tuning.job as job\n{_KILLED}\ncut({number})\njob.main()"

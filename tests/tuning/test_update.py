@@ -18,7 +18,7 @@ from respsd.tuning.report import UpdateReport
 from respsd.tuning.update import UpdateContext, update_learner
 
 Filled = Callable[..., Workshop]
-FAST = LearningSettings(learning_rate=3e-3, min_held_out_windows=5, max_kl=1.0, entropy_coefficient=0.01)
+FAST = LearningSettings(learning_rate=3e-3, batch_size=32, min_held_out_windows=5, max_kl=1.0, entropy_coefficient=0.01)
 
 
 def train(workshop: Workshop, settings: LearningSettings = FAST, **changes: object) -> UpdateReport:
@@ -82,9 +82,17 @@ def test_rows_are_used_once(filled: Filled) -> None:
     workshop = filled(20)
     train(workshop)
     again = train(workshop)
-    assert (again.status, again.reason) == ("refused", "no_windows")
+    assert (again.status, again.reason) == ("refused", "too_few_windows")
     filled(10)
     assert train(workshop).windows_used == 40  # two of the ten requests are held out
+
+
+def test_less_than_a_minibatch_is_refused_and_kept_for_the_next_update(filled: Filled) -> None:
+    workshop = filled(9)  # eight of them to train on, with five windows each
+    report = train(workshop, FAST.model_copy(update={"batch_size": 41}))
+    assert (report.status, report.reason) == ("refused", "too_few_windows")
+    assert report.detail == "there are 40 new windows, and a minibatch (learning.batch_size) takes 41"
+    assert train(workshop, FAST.model_copy(update={"batch_size": 40})).windows_used == 40
 
 
 def test_rows_of_old_versions_are_left_out(filled: Filled) -> None:
@@ -96,7 +104,7 @@ def test_rows_of_old_versions_are_left_out(filled: Filled) -> None:
         version = workshop.store.create(type(draft).__mro__[1](**fields), stale.weights, actor="test")
         workshop.store.set_alias("learner", version, actor="test", reason="test")
     report = train(workshop, FAST.model_copy(update={"max_version_lag": 1}))
-    assert (report.status, report.reason) == ("refused", "no_windows")
+    assert (report.status, report.reason) == ("refused", "too_few_windows")
     assert report.windows_left_out == {"too_old": 80}
     assert train(workshop, FAST.model_copy(update={"max_version_lag": 2})).status == "stored"
 

@@ -15,6 +15,7 @@ import structlog
 
 from policy_store import PolicyStore, StoreError, VersionSummary
 from respsd.control.action import EAGLE3, Action, ActionTable
+from respsd.control.batch_plan import BatchPlan
 from respsd.control.controller import Controller
 from respsd.control.loader import PolicyLoader
 from respsd.control.manifests import resps_manifest, static_manifest, triple
@@ -48,6 +49,7 @@ def open_policies(
     champion_temperature: float | None = None,
     exploration_temperature: float = 1.0,
     log_speeds: Sequence[float] | None = None,
+    plan: BatchPlan | None = None,
     default: str = CHAMPION,
 ) -> PolicyRouter:
     """The router over a store's policies.
@@ -62,6 +64,7 @@ def open_policies(
     :param exploration_temperature: at which the learner's actions are drawn
     :param log_speeds: log of the estimated tokens/s of each action of the table, where the first learner starts from;
         without it, from nearly even chances
+    :param plan: the calibrated baseline by the number of sequences that share a step
     :param default: the version or alias for requests that name none; where it cannot serve, the champion does
 
     Raises SettingsError where the baseline is larger than `reserved`, or the default is neither an alias nor stored.
@@ -77,11 +80,11 @@ def open_policies(
             _ensure_learner(store, table, schema, rng, code_version, log_speeds)
             _ensure_eagle3(store, reserved, code_version)
             loader = policy_loader(store, schema, reserved, champion_temperature, exploration_temperature)
-            router = _load_router(loader, baseline_action, baseline)
+            router = _load_router(loader, baseline_action, baseline, plan)
         except StoreError as fault:
             log.error("policy_store_failed", fault=str(fault), instead=f"built-in baseline {baseline_action}")
     store_works = router is not None
-    router = router or _built_in(baseline_action, reserved)
+    router = router or _built_in(baseline_action, reserved, plan)
     _use_by_default(router, default, store_works=store_works)
     return router
 
@@ -100,12 +103,12 @@ def policy_loader(
     return PolicyLoader(store, schema, reserved, temperatures)
 
 
-def _built_in(action: Action, reserved: Action) -> PolicyRouter:
+def _built_in(action: Action, reserved: Action, plan: BatchPlan | None) -> PolicyRouter:
     def load(version: int) -> Controller:
         raise PolicyRefused(version, "the policy store does not work")
 
     controllers = {alias: StaticController(action, None, alias) for alias in (BASELINE, CHAMPION)}
-    return PolicyRouter(controllers, load, reserved)
+    return PolicyRouter(controllers, load, reserved, plan=plan)
 
 
 def _use_by_default(router: PolicyRouter, default: str, *, store_works: bool) -> None:
@@ -181,7 +184,7 @@ def _is_blank(store: PolicyStore, version: int) -> bool:
     return any(each.version == version and each.note == _BLANK for each in store.list())
 
 
-def _load_router(loader: PolicyLoader, baseline_action: Action, baseline: int) -> PolicyRouter:
+def _load_router(loader: PolicyLoader, baseline_action: Action, baseline: int, plan: BatchPlan | None) -> PolicyRouter:
     # The registry vouches for the baseline's action, so that it serves even where its folder is damaged.
     controllers: dict[str, Controller] = {BASELINE: StaticController(baseline_action, baseline, BASELINE)}
     refused: dict[str, PolicyRefused] = {}
@@ -194,7 +197,7 @@ def _load_router(loader: PolicyLoader, baseline_action: Action, baseline: int) -
             log.warning("policy_refused", alias=alias, version=version, fault=fault.fault)
             refused[alias] = fault
     controllers[CHAMPION] = _champion(loader, baseline_action, baseline)
-    return PolicyRouter(controllers, lambda version: loader.controller(version, NAMED), loader.reserved, refused)
+    return PolicyRouter(controllers, lambda version: loader.controller(version, NAMED), loader.reserved, refused, plan)
 
 
 def _champion(loader: PolicyLoader, baseline_action: Action, baseline: int) -> Controller:

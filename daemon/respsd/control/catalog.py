@@ -90,6 +90,13 @@ class PolicyCatalog:
             for each in versions
         ]
 
+    def states(self) -> Mapping[int, str]:
+        """good or quarantined, by version; none where the store cannot be read, which its users hear of elsewhere."""
+        try:
+            return {} if self._store is None else {each.version: each.state for each in self._store.list()}
+        except StoreError:
+            return {}
+
     def get_policy(self, name: int | str) -> PolicyDetail:
         """One version, by number or alias, its files checked; raises UnknownPolicy."""
         if self._store is None:

@@ -102,6 +102,12 @@ class Championship:
         self.swaps[alias] = self._load(version, alias)
         self.change.move_alias(alias, version)
 
+    def propose(self, name: int | str) -> None:
+        """Let a person's choice be the candidate; refused where a pin or a freeze would keep it from being tried."""
+        version = self.change.resolve(name)
+        self._refuse_pinned()
+        self.nominate(CANDIDATE, version)
+
     def _champion(self) -> int | None:
         return self.change.aliases().get(CHAMPION)
 

@@ -214,16 +214,17 @@ class CostModel:
         """Of each sequence of the batch."""
         return self.acceptance.of(action) / self.cost.seconds(action, context, batch)
 
-    def log_speed(self, action: Action) -> float:
-        """Mean over `contexts` of the log of a lone sequence's tokens per second."""
-        return sum(math.log(self.tokens_per_second(action, context)) for context in self.contexts) / len(self.contexts)
+    def log_speed(self, action: Action, batch: int = 1) -> float:
+        """Mean over `contexts` of the log of tokens per second, of a lone sequence or of each of a batch."""
+        speeds = [self.tokens_per_second(action, context, batch) for context in self.contexts]
+        return sum(map(math.log, speeds)) / len(speeds)
 
-    def best(self, actions: Iterable[Action]) -> Action:
+    def best(self, actions: Iterable[Action], batch: int = 1) -> Action:
         """The fastest action; of those within 2 % of it the one with the shortest step, which suffers least in a batch.
 
         So a drafter that gains less than that is not used where `off` is among the actions.
         """
-        speeds = {action: self.log_speed(action) for action in actions}
+        speeds = {action: self.log_speed(action, batch) for action in actions}
         least = max(speeds.values()) + math.log1p(-_AS_GOOD)
         as_good = [action for action, speed in speeds.items() if speed >= least]
-        return min(as_good, key=lambda action: (self.cost.seconds(action, self.contexts[0]), action))
+        return min(as_good, key=lambda action: (self.cost.seconds(action, self.contexts[0], batch), action))

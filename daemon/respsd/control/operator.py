@@ -60,12 +60,12 @@ class Router(Protocol):
         """Let `controller` serve `alias` from every request's next window on."""
         ...
 
-    def serving(self) -> Mapping[str, int | None]:
-        """The version that each alias has now."""
+    def forget(self, alias: str) -> None:
+        """Let the alias name nothing; requests under way with it go on with the champion."""
         ...
 
-    def controller(self, alias: str) -> Controller:
-        """The controller that serves an alias now."""
+    def serving(self) -> Mapping[str, int | None]:
+        """The version that each alias has now."""
         ...
 
 
@@ -105,6 +105,17 @@ class PolicyOperator:
     def set_candidate(self, version: int, intent: Intent) -> PolicyChange:
         """Make a version the candidate, which a rollout compares with the champion."""
         return self._apply(intent, lambda policies: policies.nominate(CANDIDATE, version))
+
+    def nominate(self, version: int | str, intent: Intent) -> PolicyChange:
+        """Make a version, by number or alias, the candidate, so that a rollout evaluates it.
+
+        Refused where that cannot come about: it is the champion or quarantined, a champion is pinned, learning frozen.
+        """
+        return self._apply(intent, lambda policies: policies.propose(version))
+
+    def withdraw(self, intent: Intent) -> PolicyChange:
+        """Let there be no candidate; its version stays as good as it was, and may be nominated again."""
+        return self.clear_candidate(intent)
 
     def clear_candidate(self, intent: Intent) -> PolicyChange:
         """Let there be no candidate."""
@@ -221,9 +232,8 @@ class PolicyOperator:
                     raise StorageError(f"version {version} serves, but could not be recorded: {fault}") from fault
                 raise named(fault) from fault
             self._swap(policies.swaps)
-            if not has_candidate and CANDIDATE in self._router.serving():
-                # the router forgets no alias; without a candidate, its name means the champion
-                self._router.swap(CANDIDATE, self._router.controller(CHAMPION))
+            if not has_candidate:
+                self._router.forget(CANDIDATE)
         _log(entries)
         return PolicyChange(entries)
 

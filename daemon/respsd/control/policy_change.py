@@ -58,6 +58,14 @@ class Operator(Protocol):
         """Take the champion back and quarantine it."""
         ...
 
+    def nominate(self, version: int | str, intent: Intent) -> PolicyChange:
+        """Make a version, by number or alias, the candidate."""
+        ...
+
+    def withdraw(self, intent: Intent) -> PolicyChange:
+        """Let there be no candidate."""
+        ...
+
     def pin(self, version: int | str, intent: Intent) -> PolicyChange:
         """Make a version the champion, and let nobody move the champion until it is unpinned."""
         ...

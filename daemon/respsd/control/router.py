@@ -11,6 +11,7 @@ from typing import Protocol
 import structlog
 
 from respsd.control.action import Action
+from respsd.control.batch_plan import BatchPlan, planned
 from respsd.control.controller import Controller, Decision, Vector
 from respsd.control.reserve import excess
 from respsd.control.static import StaticController
@@ -27,6 +28,8 @@ BASELINE, CHAMPION, CANDIDATE, LEARNER, LAST_GOOD = ALIASES = (
 """The aliases that the daemon itself moves; each is also the arm of the windows that it chose."""
 FIXED, NAMED = "fixed", "named"
 """Arms of decisions that no alias made: the request's own action, a version that it named by number."""
+_BASELINE_ARMS = (BASELINE, CHAMPION, LAST_GOOD, NAMED)
+"""Under which the baseline's version goes by its plan; a request's own action and EAGLE-3's tree are what they say."""
 
 _NAMED_VERSIONS_KEPT = 8
 
@@ -62,6 +65,7 @@ class PolicyRouter:
         load: Callable[[int], Controller],
         reserved: Action,
         refused: Mapping[str, PolicyRefused] | None = None,
+        plan: BatchPlan | None = None,
     ) -> None:
         """Start with these aliases.
 
@@ -69,6 +73,7 @@ class PolicyRouter:
         :param load: makes the controller of a version named by number; raises UnknownPolicy or PolicyRefused
         :param reserved: the largest action that the engine can run
         :param refused: aliases whose version cannot serve, and why; requests that name them get that error
+        :param plan: what the baseline's version does where several sequences share a step; None: as for a lone one
         """
         for needed in (BASELINE, CHAMPION):
             if needed not in controllers:
@@ -83,7 +88,9 @@ class PolicyRouter:
         self.on_fault: Callable[[int | None, Exception], None] = _unwatched
         """Told of each window that the baseline chose because the policy of this version failed; on the engine's
         thread, so it must return at once."""
-        self._baseline = controllers[BASELINE]
+        self._plan = plan
+        self._baseline_version = controllers[BASELINE].version
+        self._baseline = planned(controllers[BASELINE], plan)
         self._aliases = {alias: self._guard(controller) for alias, controller in controllers.items()}
 
     def resolve(self, speculation: Speculation) -> ControllerSource:
@@ -95,7 +102,7 @@ class PolicyRouter:
             if speculation.policy is not None:
                 raise InvalidRequest("policy", speculation.policy, "a request has an action or a policy, not both")
             return Pinned(StaticController(self._legal(speculation.action), None, FIXED))
-        name = self._default if speculation.policy is None else speculation.policy
+        name = self._by_default() if speculation.policy is None else speculation.policy
         if name in self._aliases:
             return _Alias(self, name)
         if name in self._refused:
@@ -114,6 +121,15 @@ class PolicyRouter:
             # a new dict by one assignment: a window that opens meanwhile sees the old one or the new one, whole
             self._aliases = {**self._aliases, alias: self._guard(controller)}
 
+    def forget(self, alias: str) -> None:
+        """Let an alias that may be without a version name nothing from now on; requests under way with it have the
+        champion from their next window on. The baseline and the champion are always somebody."""
+        if alias in (BASELINE, CHAMPION):
+            raise ValueError(f"the router needs a {alias}")
+        with self._lock:
+            self._aliases = {name: controller for name, controller in self._aliases.items() if name != alias}
+            self._refused.pop(alias, None)
+
     def use_by_default(self, name: str) -> None:
         """Let requests that name no policy have this version or alias; raises UnknownPolicy or PolicyRefused."""
         self.resolve(Speculation(policy=name))
@@ -128,6 +144,11 @@ class PolicyRouter:
         """The version that each alias has now; None for one that no store keeps."""
         return {alias: controller.version for alias, controller in self._aliases.items()}
 
+    def controller_or_champion(self, alias: str) -> Controller:
+        """The controller that serves an alias now, the champion's where the alias has been forgotten."""
+        aliases = self._aliases
+        return aliases[alias] if alias in aliases else aliases[CHAMPION]
+
     def controller(self, alias: str) -> Controller:
         """The controller that serves an alias now; raises UnknownPolicy."""
         try:
@@ -139,6 +160,12 @@ class PolicyRouter:
         """Windows that the baseline had to choose because a policy failed, by that policy's version."""
         with self._lock:
             return dict(self._faults)
+
+    def _by_default(self) -> str:
+        """The default, the champion where the default is an alias that names nothing now."""
+        default = self._default
+        forgotten = default in ALIASES and default not in self._aliases and default not in self._refused
+        return CHAMPION if forgotten else default
 
     def _legal(self, action: Action) -> Action:
         over = excess(action.validated(), self._reserved)
@@ -158,7 +185,8 @@ class PolicyRouter:
 
     def _guard(self, controller: Controller) -> Controller:
         if isinstance(controller, StaticController):
-            return controller
+            is_baseline = controller.version == self._baseline_version and controller.arm in _BASELINE_ARMS
+            return planned(controller, self._plan) if is_baseline else controller
         return _Guarded(controller, self._baseline, self._reserved, self._count_fault)
 
     def _count_fault(self, version: int | None, fault: Exception) -> None:
@@ -181,14 +209,14 @@ class Pinned:
 
 
 class _Alias:
-    """Whatever controller the alias has when a window opens."""
+    """Whatever controller the alias has when a window opens; the champion's once the alias is forgotten."""
 
     def __init__(self, router: PolicyRouter, alias: str) -> None:
         self._router = router
         self._alias = alias
 
     def current(self) -> Controller:
-        return self._router.controller(self._alias)
+        return self._router.controller_or_champion(self._alias)
 
 
 class _Guarded:

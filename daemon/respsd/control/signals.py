@@ -53,11 +53,18 @@ first_window      1 before the first step, when every entry about steps and tree
 
 SIGNALS_WIDTH = len(SIGNAL_NAMES)
 
+_BATCH_SIZE = SIGNAL_NAMES.index("batch_size") - SIGNALS_WIDTH
+_BATCH_SCALE = 7
 _SMOOTHING = 0.1
 _UNKNOWN_ACCEPTANCE = 0.5
 _LOG_PROB_FLOOR = -20.0
 _ENTROPY_SCALE = 10.0
 _COMMITTED_SCALE = 10.0
+
+
+def batch_size(observation: Vector) -> int:
+    """The sequences in the step that an observation was made for; signals stand at its end."""
+    return round(2 ** (_BATCH_SCALE * float(observation[_BATCH_SIZE])))
 
 
 class SignalTracker:
@@ -114,7 +121,7 @@ class SignalTracker:
             *self._acceptance,
             math.log2(1 + context_length) / 16,
             context_length / context_limit,
-            math.log2(max(batch_size, 1)) / 7,
+            math.log2(max(batch_size, 1)) / _BATCH_SCALE,
             temperature,
             math.log2(last.total_tokens) / 7 if last is not None and drafted else 0.0,
             last.depth / 8 if last is not None and drafted else 0.0,

@@ -28,6 +28,11 @@ class StaticController:
         return self._version
 
     @property
+    def arm(self) -> str:
+        """What its windows carry as their arm."""
+        return self._decision.arm
+
+    @property
     def action(self) -> Action:
         """The one action."""
         return self._decision.action

@@ -258,6 +258,7 @@ class Rollout:
         serving = dict(self._router.serving())
         if serving != self._serving:
             self._supersede(serving)
+            self._barred &= set(serving.values())  # what was withdrawn may come back
             self._serving = serving
         before = dict(self._rounds)
         self._begin_evaluation()

@@ -47,7 +47,8 @@ def is_off(controller: Controller) -> bool:
 def in_force(router: ServingAliases, contest: Contest) -> bool:
     """Whether the aliases still name the versions that a contest compares."""
     serving = router.serving()
-    return all(serving.get(arm.name, arm.version) == arm.version for arm in (contest.subject, contest.control))
+    arms = (contest.subject, contest.control)
+    return all(arm.name == OFF_ARM or (arm.name, arm.version) in serving.items() for arm in arms)
 
 
 def judge_settings(settings: RolloutSettings, kind: Kind) -> JudgeSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -13,7 +14,7 @@ from sqlalchemy import Engine
 
 from policy_store import PolicyStore, StoreError
 from respsd.clock import Clock
-from respsd.errors import LearningPaused, StorageError
+from respsd.errors import ChangeRefused, LearningPaused, StorageError
 from respsd.experience.recorder import Recorder
 from respsd.experience.retention import Limits, TakeTurn
 from respsd.experience.snapshot import age_seconds
@@ -107,18 +108,32 @@ class DaemonSchedule:
         """Why no policy is trained now; None where one may be."""
         return self.gate.paused() if self._update is not None else _NO_TRAINER
 
+    def log_set_aside(self) -> Path | None:
+        """Where a damaged experience log went in this run of the daemon."""
+        recorder = self._parts.recorder
+        return None if recorder is None else recorder.status().moved_aside
+
     def train_now(self, *, actor: str, reason: str, dry_run: bool) -> str:
-        """Start an update, however few the new windows; says so in a sentence. Raises LearningPaused."""
+        """Start an update without waiting for as many windows as one does by itself; says so in a sentence.
+
+        Raises LearningPaused, ChangeRefused where there is not even a minibatch, or StorageError.
+        """
         if self._update is None:
             raise LearningPaused(_NO_TRAINER)
         if (blocked := self.gate.blocked()) is not None:
             raise LearningPaused(blocked)
+        windows, least = self._update.new_windows(), self._settings.learning.batch_size
+        if windows < least:
+            raise ChangeRefused(
+                f"there are {windows} new explorer windows to learn from, and an update takes {least} at least"
+                " (learning.batch_size); exploration.share says how many requests explore"
+            )
         if dry_run:
-            return "an update would start"
+            return f"an update on {windows} new windows would start"
         self._update.ask()
         log.info("update_asked_for", actor=actor, reason=reason)
         self._jobs.run_now(UPDATE)
-        return "an update starts"
+        return f"an update on {windows} new windows starts"
 
     def run_now(self, job: str) -> Future[Outcome]:
         """Have a job run as soon as it can."""

@@ -28,10 +28,20 @@ class Trainer(Protocol):
 class SpawnedUpdate:
     """An `UpdateRunner` of the scheduler over a trainer."""
 
-    def __init__(self, trainer: Trainer, new_windows: Callable[[], int]) -> None:
-        """:param new_windows: counts explorer windows that no update has read"""
+    def __init__(
+        self,
+        trainer: Trainer,
+        new_windows: Callable[[], int],
+        observe: Callable[[UpdateReport], None] = lambda _report: None,
+    ) -> None:
+        """Take the trainer.
+
+        :param new_windows: counts explorer windows that no update has read
+        :param observe: told of every update that ended
+        """
         self._trainer = trainer
         self._new_windows = new_windows
+        self._observe = observe
 
     def new_windows(self) -> int:
         """See `UpdateRunner`."""
@@ -47,6 +57,7 @@ class SpawnedUpdate:
         finally:
             done.set()
             watch.join()
+        self._observe(report)
         if report.status == "failed":
             raise UpdateFailed(f"{report.reason}: {report.detail}" if report.detail else report.reason)
         return UpdateSummary(report.version, _text(report))

@@ -34,10 +34,12 @@ def daemon_trainer(
     operator: PolicyOperator,
     clock: Clock,
     speeds: Callable[[], Sequence[SpeedPoint]] = tuple,
+    observe: Callable[[UpdateReport], None] = lambda _report: None,
 ) -> SpawnedUpdate:
     """Put it together; nothing runs yet.
 
     :param speeds: the baseline's calibrated speeds
+    :param observe: told of every update that ended
     """
     runner = UpdateRunner(
         settings.state_dir,
@@ -48,15 +50,20 @@ def daemon_trainer(
         code_version=__version__,
         calibration=speeds,
     )
-    return SpawnedUpdate(runner, lambda: _new_windows(settings, store))
+    return SpawnedUpdate(runner, lambda: _new_windows(settings, store), observe)
 
 
-def calibrated_speeds(calibration: Calibration | None, baseline: Action, max_running: int) -> tuple[SpeedPoint, ...]:
-    """The baseline's speed at some context lengths and batch sizes; none without a calibration."""
+def calibrated_speeds(
+    calibration: Calibration | None, action_at: Callable[[int], Action], max_running: int
+) -> tuple[SpeedPoint, ...]:
+    """The baseline's speed at some context lengths and batch sizes; none without a calibration.
+
+    :param action_at: the baseline's action where so many sequences share a step
+    """
     if calibration is None:
         return ()
     return tuple(
-        SpeedPoint(context, batch, calibration.model.tokens_per_second(baseline, context, batch))
+        SpeedPoint(context, batch, calibration.model.tokens_per_second(action_at(batch), context, batch))
         for context in _CONTEXTS
         for batch in sorted({1, max(max_running // 2, 1), max_running})
     )

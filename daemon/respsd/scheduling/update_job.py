@@ -70,6 +70,10 @@ class UpdateJob:
             raise LearningPaused(reason)
         self._asked_for.set()
 
+    def new_windows(self) -> int:
+        """Explorer windows that no update has read. Raises StorageError."""
+        return self._runner.new_windows()
+
     def __call__(self, stop: threading.Event) -> Outcome:
         """The job's run."""
         was_asked_for = self._asked_for.is_set()

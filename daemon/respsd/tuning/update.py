@@ -128,8 +128,7 @@ class _Update:
             )
         )
         self._note(windows_left_out=dict(reading.left_out))
-        if len(reading.windows) < 2:
-            raise UpdateRefused("no_windows", f"there are {len(reading.windows)} new windows to learn from")
+        self._refuse_few("too_few_windows", len(reading.windows), "new windows")
         return reading.windows, reading.left_out
 
     def _wanted(self, *, held_out: bool) -> Wanted:
@@ -163,12 +162,19 @@ class _Update:
         windows = windows.select(near)
         share = effective_windows(weight) / max(len(windows), 1)
         self._note(windows_left_out=dict(+left_out), windows_used=len(windows), effective_share=share)
-        if len(windows) < 2:
-            raise UpdateRefused("off_policy", "no window is near enough to what the learner would choose")
+        self._refuse_few("off_policy", len(windows), "windows near enough to what the learner would choose")
         if share < self._settings.min_effective_share:
             limit = self._settings.min_effective_share
             raise UpdateRefused("effective_sample_size", f"{share:.2f} of the windows count, under {limit}")
         return windows
+
+    def _refuse_few(self, reason: str, windows: int, what: str) -> None:
+        """Statistics, advantages and gradients of less than a minibatch would be noise."""
+        if windows < self._settings.batch_size:
+            least = self._settings.batch_size
+            raise UpdateRefused(
+                reason, f"there are {windows} {what}, and a minibatch (learning.batch_size) takes {least}"
+            )
 
     def _rewards(self, windows: Windows, speed: BaselineSpeed) -> Floats:
         baseline = speed.log_speed(windows.context_length, windows.batch_size)
