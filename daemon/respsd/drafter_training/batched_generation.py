@@ -87,6 +87,8 @@ class BatchedGenerator:
         ids = torch.zeros((len(jobs), int(lengths.max())), dtype=torch.int64)
         for row, job in enumerate(jobs):
             ids[row, : lengths[row]] = torch.tensor(job.prompt_ids)
+        running = [int(self._lengths[slot]) for slot, job in enumerate(self._jobs) if job is not None]
+        self._cache.fit(max(ids.shape[1], *running) if running else ids.shape[1])
         last = (lengths - 1).to(self._device)
         logits = self._model(
             input_ids=ids.to(self._device),
@@ -106,14 +108,14 @@ class BatchedGenerator:
         # An empty slot below computes too, at position 0: its row is thrown away.
         tokens = torch.tensor([[job.answer_ids[-1] if job else 0] for job in self._jobs[:rows]])
         positions = torch.where(torch.tensor([job is not None for job in self._jobs[:rows]]), self._lengths[:rows], 0)
-        seen = int(positions.max()) + 1
-        hidden = torch.arange(seen) > positions[:, None]  # [rows, seen]
-        mask = torch.zeros(hidden.shape, dtype=self._model.dtype).masked_fill_(hidden, float("-inf"))
+        self._cache.fit(int(positions.max()) + 1)
+        hidden = torch.arange(self._cache.room) > positions[:, None]  # [rows, room]
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
         logits = self._model(
             input_ids=tokens.to(self._device),
             position_ids=positions[:, None].to(self._device),
             use_cache=False,
-            slot_batch=Decode(self._cache, positions.to(self._device), mask[:, None, None].to(self._device)),
+            slot_batch=Decode(self._cache, positions.to(self._device), mask[:, None].to(self._device)),
         ).logits[:, 0]  # [rows, vocab]
         active = [slot for slot in range(rows) if self._jobs[slot] is not None]
         self._lengths[active] += 1
