@@ -52,6 +52,22 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path, monkeyp
     assert (engine.max_running, engine.max_waiting, engine.threads, engine.prefill_chunk) == (2, 3, 4, 512)
 
 
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({}, "demo"),
+        ({"drafter": "none"}, None),
+        ({"drafter": "/heads/mine"}, "/heads/mine"),
+        ({"target": "/models/mine"}, None),
+        ({"target": "/models/mine", "drafter": "/heads/mine"}, "/heads/mine"),
+    ],
+)
+def test_the_demo_model_has_its_own_drafter_and_any_other_target_the_one_that_is_named(
+    settings: dict[str, str], name: str | None
+) -> None:
+    assert load_settings(settings).drafter_name == name
+
+
 def test_the_systems_file_is_read_before_the_users(tmp_path: Path) -> None:
     write(tmp_path / "config" / "respsd" / "respsd.toml", 'target = "user"')
     assert load_settings().target == "user"
@@ -150,3 +166,15 @@ def test_every_setting_is_described() -> None:
     for section in sections:
         for name, field in section.model_fields.items():
             assert field.description or issubclass(type(field.default), pydantic.BaseModel), name
+
+
+@pytest.mark.parametrize(
+    ("given", "shapes"),
+    [(None, None), ("auto", None), ("static", "static"), ("graphs", "graphs"), ("dynamic", "dynamic")],
+)
+def test_auto_leaves_the_shapes_of_steps_to_the_device(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, shapes: str | None
+) -> None:
+    if given is not None:
+        monkeypatch.setenv("RESPSD_ENGINE__SHAPES", given)
+    assert load_settings().engine.step_shapes == shapes

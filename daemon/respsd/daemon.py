@@ -20,33 +20,42 @@ import structlog
 import torch
 from prometheus_client import CollectorRegistry
 
-from policy_store import PolicyStore, StoreError
-from policy_store.presence import in_service
+from policy_store import PolicyStore
 from respsd import __version__
 from respsd.calibration.at_start import calibration_at_start
 from respsd.calibration.record import Calibration
 from respsd.clock import SystemClock
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
+from respsd.control.batch_plan import BatchPlan
 from respsd.control.bootstrap import open_policies, policy_loader
 from respsd.control.catalog import PolicyCatalog
 from respsd.control.observation import ObservationSchema
 from respsd.control.operator import PolicyOperator
 from respsd.control.router import PolicyRouter
+from respsd.control.store_opening import open_store
 from respsd.control.traffic import Traffic
 from respsd.engine.admission import scratch_rows
-from respsd.engine.assembly import EngineConfig, Models, affordable_kv_tokens, build_engine, load_models
+from respsd.engine.assembly import (
+    EngineConfig,
+    Models,
+    affordable_kv_tokens,
+    build_engine,
+    load_models,
+    step_shapes,
+)
 from respsd.engine.hooks import HookChain
 from respsd.engine.local_run import NoSink, run
 from respsd.engine.loop import EngineLoop, LoopLimits
+from respsd.engine.queue import QueueLimits
 from respsd.engine.request import GenerationRequest, Speculation, StoppingParams
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder, RecorderSettings
 from respsd.experience.records import ExperienceSink
 from respsd.experience.rows import Origin
-from respsd.models.demo import demo_model
+from respsd.models.demo import demo_drafter, demo_model
 from respsd.models.dtype import choose_device, choose_dtype, this_machine, torch_dtype
 from respsd.models.target import resolve_checkpoint
-from respsd.paths import POLICIES, TRANSITIONS
+from respsd.paths import TRANSITIONS
 from respsd.rollout.assembly import daemon_rollout
 from respsd.rollout.rollout import Rollout
 from respsd.scheduling.assembly import DaemonSchedule, Parts
@@ -58,6 +67,7 @@ from respsd.telemetry.engine_metrics import EngineMetrics
 from respsd.telemetry.metrics import Metrics, serve_metrics
 from respsd.telemetry.rollout_metrics import watch_rollout
 from respsd.telemetry.sdnotify import Notifier
+from respsd.telemetry.training_metrics import TrainingMetrics
 from respsd.tuning.baseline_speed import SpeedPoint
 
 log = structlog.get_logger(__name__)
@@ -67,6 +77,8 @@ _PROJECTION = 64
 _LOADING_SECONDS = 600.0
 """Asked of systemd for a start, which may have to fetch a model."""
 _CLOSE_SECONDS = 10.0
+_WAITING_CACHES = 8
+"""Times the KV cache that may wait where the settings leave it open."""
 _WARM_UP_TOKENS = 16
 
 
@@ -90,6 +102,8 @@ class Daemon:
     """Changes the policies; None where the store does not work."""
     rollout: Rollout | None
     """Compares policies on live traffic; None where the store does not work."""
+    notices: tuple[str, ...]
+    """What was put right at the start."""
 
 
 def serve(settings: Settings, reread: Callable[[], Settings] | None = None) -> int:
@@ -120,15 +134,17 @@ def load_served_models(settings: Settings) -> Models:
     dtype = choose_dtype(settings.dtype, this_machine(device))
     is_demo = settings.target == DEMO
     target = demo_model(settings.demo_source) if is_demo else resolve_checkpoint(settings.target)
-    drafter = None if settings.drafter is None else resolve_checkpoint(settings.drafter)
-    log.info("loading", target=settings.target, drafter=settings.drafter, dtype=dtype, device=device)
+    drafter = None
+    if settings.drafter_name is not None:
+        drafter = demo_drafter() if settings.drafter_name == DEMO else resolve_checkpoint(settings.drafter_name)
+    log.info("loading", target=settings.target, drafter=settings.drafter_name, dtype=dtype, device=device)
     models = load_models(
         target,
         drafter,
         dtype=torch_dtype(dtype),
         device=torch.device(device),
         target_name=target.name if is_demo else settings.target,
-        drafter_name=settings.drafter,
+        drafter_name=settings.drafter_name,
         packed_weights=settings.engine.packs_weights,
         exact=settings.engine.exact,
     )
@@ -142,12 +158,15 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     table = settings.control.table()
     calibration = calibration_at_start(settings, models, SystemClock())
     baseline = settings.control.baseline or _default_baseline(models, calibration, table)
+    plan = BatchPlan(((1, baseline),))  # as the settings say, whatever the number of sequences
+    if settings.control.baseline is None and calibration is not None:
+        plan = calibration.plan(table, settings.engine.max_running)
     reserved = ActionTable(tuple({baseline, *table.actions})).largest
     schema = ObservationSchema(
         feature_width=models.schema_features,
         projection=settings.control.observation_projection or _PROJECTION,
     )
-    store = _open_store(settings, stack)
+    store, notices = open_store(settings.state_dir, stack)
     router = open_policies(
         store,
         table,
@@ -159,6 +178,7 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
         champion_temperature=settings.control.sampling_temperature,
         exploration_temperature=settings.exploration.temperature,
         log_speeds=None if calibration is None else [calibration.model.log_speed(action) for action in table],
+        plan=plan,
         default=settings.control.policy,
     )
     registry = CollectorRegistry()
@@ -170,12 +190,14 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
         router, settings.exploration.share, Random().random, trial=None if rollout is None else rollout.enrol
     )
     sink = _open_sink(settings, models, metrics, stack)
+    config = _engine_config(settings, models, reserved)
+    log.info("engine", shapes=step_shapes(models, config), kv_tokens=config.kv_tokens)
     engine = build_engine(
         models,
         traffic,
         schema,
         sink,
-        _engine_config(settings, models, reserved),
+        config,
         uniform=Random().random,  # seeded by the system
         clock=SystemClock(),
         hooks=watching if rollout is None else HookChain(watching, rollout.trials),
@@ -187,15 +209,17 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
         rollout.start()
         stack.callback(rollout.close)
     metrics.watch_load(engine.load)
-    metrics.watch_policies(router.serving)
     if settings.metrics is not None:
         stack.callback(serve_metrics(settings.metrics, registry).close)
     catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS)
-    speeds = calibrated_speeds(calibration, baseline, settings.engine.max_running)
+    metrics.watch_policies(router.serving, catalog.states)
+    speeds = calibrated_speeds(calibration, plan.at, settings.engine.max_running)
     schedule = _schedule(settings, store, sink, metrics, operator, speeds)
     schedule.start()
     stack.callback(schedule.stop, _CLOSE_SECONDS)
-    return Daemon(settings, engine, catalog, reserved, metrics, router.serving, traffic, schedule, operator, rollout)
+    return Daemon(
+        settings, engine, catalog, reserved, metrics, router.serving, traffic, schedule, operator, rollout, notices
+    )
 
 
 async def _serve(daemon: Daemon, notifier: Notifier, reread: Callable[[], Settings] | None) -> None:
@@ -208,12 +232,18 @@ async def _serve(daemon: Daemon, notifier: Notifier, reread: Callable[[], Settin
         learning_paused=daemon.schedule.paused,
         explore=daemon.traffic.explore,
         rollout=partial(_describe, daemon.rollout),
+        notices=partial(_notices, daemon),
     )
     await serve_engine(daemon.settings, parts, notifier, lambda server: _announce(daemon, server.address), reread)
 
 
 def _describe(rollout: Rollout | None) -> list[str]:
     return [] if rollout is None else rollout.status().describe()
+
+
+def _notices(daemon: Daemon) -> list[str]:
+    aside = daemon.schedule.log_set_aside()
+    return [*daemon.notices, *([] if aside is None else [f"a damaged experience log was set aside as {aside}"])]
 
 
 def _announce(daemon: Daemon, address: str) -> None:
@@ -264,18 +294,6 @@ def _default_baseline(models: Models, calibration: Calibration | None, table: Ac
     if calibration is not None:
         return calibration.baseline(table)
     return Action(16, 4, 4) if models.target.layout.device.type == "cpu" else EAGLE3
-
-
-def _open_store(settings: Settings, stack: ExitStack) -> PolicyStore | None:
-    """The policy store; None where it cannot be opened, since the built-in baseline serves without one."""
-    try:
-        store = PolicyStore(settings.state_dir / POLICIES)
-        stack.enter_context(in_service(store.path))
-    except StoreError as fault:
-        log.error("policy_store_failed", fault=str(fault))
-        return None
-    stack.callback(store.close)
-    return store
 
 
 def _operator(
@@ -329,7 +347,8 @@ def _schedule(
     recorder = sink if isinstance(sink, Recorder) else None
     trainer = None
     if store is not None and operator is not None:
-        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds)
+        observe = TrainingMetrics(metrics.registry).update_ended
+        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds, observe)
     schedule = DaemonSchedule(settings, Parts(store, recorder, metrics.registry, clock, trainer))
     if operator is not None:
         operator.train = schedule.train_now
@@ -338,17 +357,30 @@ def _schedule(
 
 def _engine_config(settings: Settings, models: Models, reserved: Action) -> EngineConfig:
     whole_contexts = settings.engine.max_running * (models.target.context_length + scratch_rows(reserved))
+    kv_tokens = settings.engine.kv_tokens or min(whole_contexts, affordable_kv_tokens(*models.kv_layouts))
     return EngineConfig(
         reserved=reserved,
         persistence=settings.control.persistence,
-        kv_tokens=settings.engine.kv_tokens or min(whole_contexts, affordable_kv_tokens(*models.kv_layouts)),
+        kv_tokens=kv_tokens,
+        shapes=settings.engine.step_shapes,
         limits=LoopLimits(
             max_running=settings.engine.max_running,
-            max_waiting=settings.engine.max_waiting,
+            queue=_queue_limits(settings, kv_tokens),
             prefill_chunk=settings.engine.prefill_chunk,
             step_tokens=settings.engine.step_tokens,
             prefill_slowdown=settings.engine.prefill_slowdown,
         ),
+    )
+
+
+def _queue_limits(settings: Settings, kv_tokens: int) -> QueueLimits:
+    admission = settings.admission
+    return QueueLimits(
+        max_requests=settings.engine.max_waiting,
+        max_tokens=admission.max_waiting_tokens or _WAITING_CACHES * kv_tokens,
+        max_seconds=admission.max_queue_seconds,
+        head_start_seconds=admission.priority_head_start,
+        refuse_hopeless=admission.refuse_hopeless,
     )
 
 

@@ -6,16 +6,25 @@ service raises these and knows neither.
 
 from __future__ import annotations
 
+_SHOWN = 200
+"""Characters of a refused value that its message repeats."""
+
 
 class RespsdError(Exception):
     """Root of every error that respsd raises on purpose."""
+
+    reason: str | None = None
+    """Which limit of the daemon's capacity refused or ended the request, as metrics count it."""
 
 
 class InvalidRequest(RespsdError):
     """A request field holds a value that cannot be honoured."""
 
     def __init__(self, field: str, value: object, limit: str) -> None:
-        super().__init__(f"{field}: {value!r} is not allowed; {limit}")
+        shown = repr(value)
+        if len(shown) > _SHOWN:  # a status travels in headers, which are short
+            shown = f"{shown[:_SHOWN]}..."
+        super().__init__(f"{field}: {shown} is not allowed; {limit}")
         self.field = field
         self.value = value
         self.limit = limit
@@ -26,6 +35,16 @@ class UnknownPolicy(RespsdError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no policy version or alias {name!r}")
+        self.name = name
+
+
+class UnknownModel(RespsdError):
+    """A request names a model, or a version of it, that this daemon does not serve."""
+
+    def __init__(self, field: str, name: str, version: str, served: str) -> None:
+        named = f"{name!r}, version {version!r}" if version else repr(name)
+        super().__init__(f"{field}: there is no model {named}; served is {served}")
+        self.field = field
         self.name = name
 
 
@@ -46,15 +65,51 @@ class ArchiveInvalid(RespsdError):
     """A file given as an exported policy version is not one, or not a sound one."""
 
 
-class Overloaded(RespsdError):
-    """The engine has no room for another request now."""
+class TryLater(RespsdError):
+    """The daemon has no room for a request now; the same one may be taken some time later."""
 
-    def __init__(self, what: str, value: int, limit: int, retry_after_seconds: float = 1.0) -> None:
-        super().__init__(f"{what} is full: {value} of {limit}; try again later")
+    def __init__(self, fault: str, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(f"{fault}; try again later")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Overloaded(TryLater):
+    """A limit on the work that the daemon takes on at once is reached."""
+
+    reason = "capacity"
+
+    def __init__(
+        self,
+        what: str,
+        value: int,
+        limit: int,
+        retry_after_seconds: float = 1.0,
+        *,
+        setting: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """:param setting: the one that sets the limit; `reason` as metrics count it."""
+        set_by = f", set by {setting}" if setting else ""
+        super().__init__(f"{what} is full: {value} of {limit}{set_by}", retry_after_seconds)
         self.what = what
         self.value = value
         self.limit = limit
-        self.retry_after_seconds = retry_after_seconds
+        self.reason = reason or self.reason
+
+
+class QueueTooSlow(TryLater):
+    """A request waited too long for a place, or would by the rate at which requests start."""
+
+    reason = "queue_time"
+
+
+class OutOfMemory(TryLater):
+    """A request's step needed more memory than was free; the request's own memory is free again."""
+
+    reason = "memory"
+
+    def __init__(self) -> None:
+        super().__init__("the machine has too little free memory to go on with this request", 5.0)
 
 
 class Unauthenticated(RespsdError):
@@ -73,9 +128,13 @@ class PermissionDenied(RespsdError):
 class EngineUnavailable(RespsdError):
     """The engine takes no request now: it is loading, draining or stopped."""
 
+    reason = "unavailable"
+
 
 class DeadlineExceeded(RespsdError):
     """The client's deadline passed before the request was finished."""
+
+    reason = "deadline"
 
 
 class EngineFault(RespsdError):

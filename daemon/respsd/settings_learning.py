@@ -35,7 +35,7 @@ class RolloutSettings(Section):
     """Whether candidates are evaluated; without it aliases move by hand only."""
     margin: float = Field(default=0.02, gt=0, lt=0.5)
     """A candidate is promoted once it is certain to be less than this share slower than the champion."""
-    alpha: float = Field(default=0.015, gt=0, le=0.2)
+    alpha: float = Field(default=0.01, gt=0, le=0.2)
     """Probability of rolling back a policy that is not slower, and of promoting one that is slower by the margin."""
     alpha_per_day: float = Field(default=0.05, gt=0, le=0.5)
     """The sum of these probabilities over all evaluations of a day; later ones get less and need more evidence."""

@@ -10,7 +10,18 @@ from pydantic import BaseModel
 from respsd.settings import Settings
 from respsd.settings_loader import Key
 
-LIVE = frozenset({("drain_seconds",), ("log",), ("limits",), ("tls",), ("auth",), ("exploration", "share")})
+LIVE = frozenset(
+    {
+        ("drain_seconds",),
+        ("log",),
+        ("limits",),
+        ("tls",),
+        ("auth",),
+        ("exploration", "share"),
+        ("admission", "max_in_flight"),
+        ("admission", "max_client_requests"),
+    }
+)
 """Settings, and sections as a whole, that change without a restart."""
 _FIXED_WITHIN = frozenset(
     {

@@ -51,5 +51,3 @@ def test_the_first_start_calibrates_before_it_is_ready_and_explorers_run_the_lea
     with daemon(tmp_path, *tiny_flags(), environment=LEARNING) as served:
         assert "calibration_reused" in events(served)
         assert "calibrating" not in events(served)
-    with daemon(tmp_path, *tiny_flags(), "--recalibrate", environment=LEARNING) as served:
-        assert "calibrating" in events(served)

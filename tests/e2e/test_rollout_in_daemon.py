@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import grpc
 import pytest
 from support.daemons import STILL, daemon, respsd, tiny_flags
 
@@ -12,8 +13,8 @@ from policy_store import PolicyStore
 from respsd.control.action import Action
 from respsd.control.manifests import static_manifest
 from respsd.experience.database import open_log
-from respsd.paths import POLICIES, TRANSITIONS
-from respsd_client import Client
+from respsd.paths import TRANSITIONS
+from respsd_client import Client, GenerateResult, ServiceError
 
 pytestmark = pytest.mark.slow
 PROMPTS = [[1, 40 + number, 17, 99] for number in range(6)]
@@ -25,12 +26,15 @@ ROLLOUT = {
 }
 
 
-def _propose(state_dir: Path, action: Action) -> int:
-    """Make a constant policy the candidate while no daemon runs."""
-    with PolicyStore(state_dir / POLICIES) as store:
-        version = store.create(static_manifest(action, code_version="test", note="a trial"), actor="test")
-        store.set_alias("candidate", version, actor="test", reason="to be tried")
-    return version
+def _constant(folder: Path, action: Action) -> bytes:
+    """A policy that always takes `action`, as another store exported it."""
+    with PolicyStore(folder) as other:
+        version = other.create(static_manifest(action, code_version="test", note="a trial"), actor="test")
+        return other.export(version)
+
+
+def _policy(state_dir: Path, *arguments: str) -> str:
+    return respsd("policy", *arguments, "--state-dir", str(state_dir))
 
 
 def _arms(state_dir: Path) -> set[str]:
@@ -42,19 +46,34 @@ def _arms(state_dir: Path) -> set[str]:
         log.engine.dispose()
 
 
-def test_a_candidate_is_tried_told_of_and_gone_on_with_after_a_restart(tmp_path: Path) -> None:
-    with daemon(tmp_path, *tiny_flags(), environment=STILL) as first, Client(first.address) as client:
-        plain = [client.generate(prompt, action="off", max_new_tokens=180, ignore_eos=True) for prompt in PROMPTS]
-        assert first.stop() == 0
-    version = _propose(tmp_path, Action(8, 2, 3))
-
-    for _ in range(2):
-        with daemon(tmp_path, *tiny_flags(), environment=ROLLOUT) as running, Client(running.address) as client:
+def test_a_nominated_candidate_is_tried_gone_on_with_after_a_restart_and_forgotten_once_withdrawn(
+    tmp_path: Path,
+) -> None:
+    plain: list[GenerateResult] = []
+    version = 0
+    for start in range(2):
+        with (
+            daemon(tmp_path, *tiny_flags(), environment=ROLLOUT) as running,
+            Client(f"unix:{tmp_path}/respsd.sock") as client,
+        ):
+            if start == 0:
+                options = {"action": "off", "max_new_tokens": 180, "ignore_eos": True}
+                plain = [client.generate(prompt, **options) for prompt in PROMPTS]
+                (imported,) = client.import_policy(_constant(tmp_path / "elsewhere", Action(8, 2, 3))).entries
+                version = imported.to_version
+                said = _policy(tmp_path, "nominate", str(version), "--reason", "to be tried")
+                assert said.startswith(f"candidate none -> {version}  (audit ")
             for prompt, expected in zip(PROMPTS, plain, strict=True):
                 answer = client.generate(prompt, max_new_tokens=180, ignore_eos=True)
                 assert answer.token_ids == expected.token_ids
             (line,) = [line for line in client.status().rollout if line.startswith("candidate")]
             assert f"version {version} against 1" in line
+            if start == 1:
+                assert _policy(tmp_path, "withdraw").startswith(f"candidate {version} -> none")
+                with pytest.raises(ServiceError, match="candidate") as caught:
+                    client.generate(PROMPTS[0], policy="candidate")
+                assert caught.value.code is grpc.StatusCode.NOT_FOUND
+                assert "candidate" not in client.status().policies
             assert running.stop() == 0
 
     assert {"champion", "candidate"} <= _arms(tmp_path)

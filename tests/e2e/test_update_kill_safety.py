@@ -1,11 +1,12 @@
 """kill -9 at random moments while rows are written, updates publish versions, and upkeep runs.
 
-The process is the daemon's storage side alone (recorder, store, schedule), which starts fast enough to be killed often;
-`test_daemon` has the whole daemon.
+The process is the daemon's storage side alone (recorder, store, schedule), in which updates follow each other without a
+pause; `test_update_killed` has the whole daemon. `RESPSD_TEST_STORAGE_KILLS=30` kills it thirty times.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import subprocess
@@ -20,7 +21,7 @@ from policy_store import PolicyStore
 from respsd.experience.database import open_log
 from respsd.experience.integrity import inspect
 
-KILLS = 30
+KILLS = int(os.environ.get("RESPSD_TEST_STORAGE_KILLS", "8"))
 MOST_SECONDS = 0.6
 """Between the first update and the kill."""
 SCRIPT = """

@@ -15,6 +15,7 @@ from respsd.errors import SettingsError
 from respsd.experience.recorder import RecorderStatus
 from respsd.telemetry import dashboards
 from respsd.telemetry.metrics import Metrics
+from respsd.telemetry.training_metrics import TrainingMetrics
 
 BOARD = json.loads(dashboards.read("respsd-board.json"))
 ALERTS = [rule for group in yaml.safe_load(dashboards.read("respsd-alerts.yml"))["groups"] for rule in group["rules"]]
@@ -35,6 +36,7 @@ def samples() -> dict[str, set[str]]:
     metrics.watch_phase(lambda: "ready", ["ready"])
     metrics.watch_log_file(Path("transitions.db"))
     metrics.watch_process()
+    TrainingMetrics(metrics.registry)
     metrics.request_ended("OK", "eos", 1.0)
     metrics.tokens_generated("champion", 1, 1.0)
     from respsd.control.action import OFF

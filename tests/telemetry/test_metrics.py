@@ -8,8 +8,9 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
+from respsd import errors
 from respsd.control.action import OFF, Action
-from respsd.engine.api import EngineLoad
+from respsd.engine.api import EngineLoad, QueueLoad
 from respsd.engine.events import FinishReason, RequestFinished, Usage
 from respsd.engine.window import StepMeasure
 from respsd.errors import SettingsError
@@ -18,7 +19,7 @@ from respsd.service.calls import Call
 from respsd.service.event_stream import EventStream
 from respsd.telemetry.call_metrics import CallMetrics
 from respsd.telemetry.engine_metrics import EngineMetrics
-from respsd.telemetry.metrics import Metrics, serve_metrics
+from respsd.telemetry.metrics import REFUSALS, Metrics, serve_metrics
 from respsd.telemetry.totals import ArmTotals, Totals, read_totals
 
 SMALL = Action(4, 1, 2)
@@ -76,10 +77,12 @@ def test_a_step_of_three_tokens_is_three_latencies(registry: CollectorRegistry, 
 
 
 def test_the_load_is_read_at_each_scrape(registry: CollectorRegistry, metrics: Metrics) -> None:
-    loads = {"now": EngineLoad(2, 5, 250, 1000, 7.5)}
+    loads = {"now": EngineLoad(2, 5, 250, 1000, 7.5, queue=QueueLoad(tokens=70, oldest_seconds=1.5))}
     metrics.watch_load(lambda: loads["now"])
     assert registry.get_sample_value("respsd_running_requests") == 2
     assert registry.get_sample_value("respsd_queue_depth") == 5
+    assert registry.get_sample_value("respsd_queue_tokens") == 70
+    assert registry.get_sample_value("respsd_queue_oldest_seconds") == 1.5
     assert registry.get_sample_value("respsd_kv_cache_usage_ratio") == 0.25
     assert registry.get_sample_value("respsd_seconds_since_progress") == 7.5
     loads["now"] = EngineLoad(0, 0, 0, 0, 0.0)
@@ -89,10 +92,17 @@ def test_the_load_is_read_at_each_scrape(registry: CollectorRegistry, metrics: M
 
 def test_an_arm_has_one_policy_at_a_time(registry: CollectorRegistry, metrics: Metrics) -> None:
     serving: dict[str, int | None] = {"champion": 1, "baseline": None}
-    metrics.watch_policies(lambda: serving)
+    states = {1: "good", 2: "good"}
+    metrics.watch_policies(lambda: serving, lambda: states)
     serving["champion"] = 2
+    states[2] = "quarantined"
+    serving["learner"] = 7  # the store does not know it
     labels = [s.labels for m in registry.collect() if m.name == "respsd_policy_info" for s in m.samples]
-    assert labels == [{"arm": "champion", "version": "2"}, {"arm": "baseline", "version": "built-in"}]
+    assert labels == [
+        {"arm": "champion", "version": "2", "state": "quarantined"},
+        {"arm": "baseline", "version": "built-in", "state": "built-in"},
+        {"arm": "learner", "version": "7", "state": "unknown"},
+    ]
 
 
 def test_what_happens_in_the_engine_is_counted(registry: CollectorRegistry, metrics: Metrics) -> None:
@@ -129,7 +139,7 @@ def finished_call(method: str, code: grpc.StatusCode, reason: FinishReason | Non
     call = Call(f"/respsd.v1.GenerationService/{method}", "id", code=code)
     if reason is not None:
         call.events = EventStream(asyncio.new_event_loop(), lambda: None)
-        call.events._take(RequestFinished(reason, Usage(1, 3), 0, 1, 3, 1, None, None))
+        call.events._take(call.events._samples[0], RequestFinished(reason, Usage(1, 3), 0, 1, 3, 1, None, None))
     return call
 
 
@@ -149,6 +159,26 @@ def test_requests_are_counted_by_code_and_reason(registry: CollectorRegistry, me
     assert requests("DEADLINE_EXCEEDED", "cancelled") == 1
     assert requests("OK", "none") is None
     assert registry.get_sample_value("respsd_request_duration_seconds_count") == 4
+
+
+def test_refusals_are_counted_by_limit(registry: CollectorRegistry, metrics: Metrics) -> None:
+    observer = CallMetrics(metrics)
+
+    def refused(reason: str) -> float | None:
+        return registry.get_sample_value("respsd_requests_refused_total", {"reason": reason})
+
+    assert [refused(reason) for reason in REFUSALS] == [0] * len(REFUSALS)
+    for reason in ("queue_tokens", "queue_tokens", "memory"):
+        call = finished_call("Generate", grpc.StatusCode.RESOURCE_EXHAUSTED, None)
+        call.refusal = reason
+        observer.call_ended(call)
+    observer.call_ended(finished_call("Generate", grpc.StatusCode.OK, FinishReason.EOS))
+    assert {reason: refused(reason) for reason in REFUSALS if refused(reason)} == {"queue_tokens": 2, "memory": 1}
+
+
+def test_every_reason_of_an_error_has_its_label() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RespsdError)]
+    assert {kind.reason for kind in kinds} - {None} <= set(REFUSALS)
 
 
 def test_totals_are_read_back_from_the_counters(registry: CollectorRegistry, metrics: Metrics) -> None:

@@ -37,6 +37,7 @@ def call(*, trace: str | None = None, method: str = "Generate", finished: bool =
         made.request = GenerationRequest("id-1", (1, 2, 3), StoppingParams(max_new_tokens=7))
         made.events = EventStream(asyncio.new_event_loop(), lambda: None)
         made.events._take(
+            made.events._samples[0],
             RequestFinished(
                 FinishReason.LENGTH, Usage(3, 7), 0, 2, 6, 5, 4, 5,
                 queue_seconds=1.0, prefill_seconds=2.0, decode_seconds=6.0,

@@ -19,6 +19,8 @@ class CallMetrics:
         """Count it."""
         if call.is_generation:
             self._metrics.request_ended(call.code.name, _reason(call), call.seconds)
+            if call.refusal is not None:
+                self._metrics.request_refused(call.refusal)
 
 
 def _reason(call: Call) -> str:

@@ -27,6 +27,20 @@ from respsd.experience.recorder import RecorderStatus
 
 NO_REASON = "none"
 """finish_reason of a request that was refused or failed."""
+REFUSALS = (
+    "queue_requests",
+    "queue_tokens",
+    "queue_time",
+    "in_flight",
+    "client_requests",
+    "deadline",
+    "memory",
+    "unavailable",
+    "capacity",
+)
+"""Values of `errors.RespsdError.reason`: engine.max_waiting; admission.max_waiting_tokens, .max_queue_seconds (or a
+rate that could not meet it or the deadline), .max_in_flight, .max_client_requests; the caller's deadline; too little
+memory in a step; a daemon that starts or stops; any other limit."""
 OTHER = "other"
 """Label of actions outside the table: clients may name any, and each label value is a series for ever."""
 
@@ -49,6 +63,14 @@ class Metrics:
             ["code", "finish_reason"],
             registry=registry,
         )
+        self._refused = Counter(
+            "respsd_requests_refused",
+            "Requests that a limit of the daemon's capacity turned away or ended before their first token, by limit.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in REFUSALS:
+            self._refused.labels(reason)  # 0 is a figure too: a rate needs a beginning
         self._duration = Histogram(
             "respsd_request_duration_seconds",
             "From a request's arrival to its status.",
@@ -84,6 +106,12 @@ class Metrics:
         )
         self._running = Gauge("respsd_running_requests", "Sequences in the engine.", registry=registry)
         self._waiting = Gauge("respsd_queue_depth", "Requests that wait for the engine.", registry=registry)
+        self._waiting_tokens = Gauge(
+            "respsd_queue_tokens", "Tokens of the waiting requests' prompts and budgets.", registry=registry
+        )
+        self._oldest = Gauge(
+            "respsd_queue_oldest_seconds", "How long the request that came first has waited.", registry=registry
+        )
         self._stalled = Gauge(
             "respsd_seconds_since_progress",
             "Age of the engine's last step while there is work; 0 when idle, infinite once it died.",
@@ -114,6 +142,10 @@ class Metrics:
         """Count a request, by its status code's name and its FinishReason's value, NO_REASON where there is none."""
         self._requests.labels(code, finish_reason).inc()
         self._duration.observe(seconds)
+
+    def request_refused(self, reason: str) -> None:
+        """Count a request that a limit of capacity refused or ended, one of REFUSALS."""
+        self._refused.labels(reason).inc()
 
     def waited(self, seconds: float) -> None:
         """Observe what a request waited for the engine."""
@@ -150,6 +182,8 @@ class Metrics:
         """Read running, waiting and KV usage from the engine whenever the metrics are scraped."""
         self._running.set_function(lambda: load().running)
         self._waiting.set_function(lambda: load().waiting)
+        self._waiting_tokens.set_function(lambda: load().queue.tokens)
+        self._oldest.set_function(lambda: load().queue.oldest_seconds)
         self._kv_usage.set_function(lambda: _usage(load()))
         self._stalled.set_function(lambda: load().seconds_since_progress)
 
@@ -170,9 +204,12 @@ class Metrics:
         """Read what became of the experience log's rows whenever the metrics are scraped."""
         self.registry.register(_AtScrape(lambda: _recorder_metrics(status())))
 
-    def watch_policies(self, serving: Callable[[], Mapping[str, int | None]]) -> None:
-        """Read which version each alias serves, None for a built-in one, whenever the metrics are scraped."""
-        self.registry.register(_AtScrape(lambda: _policy_metrics(serving())))
+    def watch_policies(
+        self, serving: Callable[[], Mapping[str, int | None]], states: Callable[[], Mapping[int, str]] = dict
+    ) -> None:
+        """Read which version each alias serves, None for a built-in one, and in which state versions are, whenever the
+        metrics are scraped."""
+        self.registry.register(_AtScrape(lambda: _policy_metrics(serving(), states())))
 
 
 class _AtScrape(Collector):
@@ -207,12 +244,16 @@ def _wal_metrics(wal: Path) -> Iterator[Metric]:
     yield GaugeMetricFamily("respsd_db_wal_bytes", "Size of the experience log's write-ahead file.", value=size)
 
 
-def _policy_metrics(serving: Mapping[str, int | None]) -> Iterator[Metric]:
+def _policy_metrics(serving: Mapping[str, int | None], states: Mapping[int, str]) -> Iterator[Metric]:
     info = GaugeMetricFamily(
-        "respsd_policy_info", "1 for the policy version that an arm runs now.", labels=["arm", "version"]
+        "respsd_policy_info",
+        "1 for the policy version that an arm runs now, and its state in the store: good or quarantined; built-in; "
+        "unknown where the store does not tell.",
+        labels=["arm", "version", "state"],
     )
     for arm, version in serving.items():
-        info.add_metric([arm, "built-in" if version is None else str(version)], 1)
+        named = ["built-in", "built-in"] if version is None else [str(version), states.get(version, "unknown")]
+        info.add_metric([arm, *named], 1)
     yield info
 
 
