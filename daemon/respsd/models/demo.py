@@ -76,6 +76,11 @@ def demo_model(source: SourceName = "auto", *, models: Path | None = None) -> Pa
     )
 
 
+def demo_drafter() -> Path:
+    """Folder of the demo model's EAGLE-3 drafter, which is part of this package."""
+    return Path(__file__).parent / "demo_drafter"
+
+
 def fill_from_hub(folder: Path) -> None:
     """Download the pinned revision's files and check them; raises OSError."""
     log.info("asking the hub for the demo model (271 MB)", repository=HUB_REPO)
