@@ -15,7 +15,7 @@ from torch import Tensor
 from respsd.control.action import Action
 from respsd.engine.assembly import Models, load_models
 from respsd.engine.exact_attention import exact_segment
-from respsd.engine.exactness import RowBlocks, row_block
+from respsd.engine.exactness import BoundedRows, RowRange, row_range
 from respsd.engine.kv_cache import KvLayout, SequenceCache
 from respsd.engine.loop import LoopLimits
 from respsd.engine.target import Rows, Target, causal_rows
@@ -100,24 +100,42 @@ def test_a_prompt_in_any_chunks_gives_the_same_bits(length, cut, dtype):
     assert torch.equal(sequence.run(cut, list(range(cut, length)), None), whole[cut:])
 
 
-def test_the_row_block_of_an_independent_product_is_the_largest():
+def test_an_independent_product_may_take_any_number_of_rows():
     weight = torch.randn(24, 16)
-    assert row_block(lambda x: (x[:, None] * weight).sum(-1), 16, torch.float32, torch.device("cpu")) == 64
+    found = row_range(lambda x: (x[:, None] * weight).sum(-1), 16, torch.float32, torch.device("cpu"))
+    assert found == RowRange(1, 64)
 
 
-@pytest.mark.parametrize("limit", [1, 4, 16])
-def test_rows_beyond_which_a_product_changes_are_found_and_avoided(limit):
-    """Past `limit` rows this one sums backwards, as a library that changes kernels would."""
+@pytest.mark.parametrize(("limit", "widest"), [(1, RowRange(8, 8)), (4, RowRange(8, 8)), (16, RowRange(1, 16))])
+def test_rows_beyond_which_a_product_changes_are_found_and_avoided(limit, widest):
+    """Past `limit` rows this one's sums go with their number, as those of a library that cuts work up would."""
     weight = torch.randn(24, 16)
 
     def product(x: Tensor) -> Tensor:
-        terms = x[:, None] * weight
-        return (terms if x.shape[0] <= limit else terms.flip(-1).cumsum(-1).flip(-1)).sum(-1)
+        sums = (x[:, None] * weight).sum(-1)
+        return sums if x.shape[0] <= limit else sums * (1 + 1e-6 * x.shape[0])
 
-    block = row_block(product, 16, torch.float32, torch.device("cpu"))
-    assert block == limit
+    bounds = row_range(product, 16, torch.float32, torch.device("cpu"))
+    assert bounds == widest
     x = torch.randn(50, 16)
-    assert torch.equal(RowBlocks(product, block)(x), torch.cat([product(row) for row in x.split(1)]))
+    bounded = BoundedRows(product, bounds)
+    assert torch.equal(bounded(x), torch.cat([bounded(row) for row in x.split(1)]))
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7])
+def test_rows_up_to_which_a_product_has_another_kernel_are_found_and_padded(limit):
+    """Up to `limit` rows this one's sums are others, as those of a library with a kernel for single rows would be."""
+    weight = torch.randn(24, 16)
+
+    def product(x: Tensor) -> Tensor:
+        sums = (x[:, None] * weight).sum(-1)
+        return sums if x.shape[0] > limit else sums * (1 + 1e-6)
+
+    bounds = row_range(product, 16, torch.float32, torch.device("cpu"))
+    assert bounds == RowRange(limit + 1, 64)
+    x = torch.randn(66, 16)
+    bounded = BoundedRows(product, bounds)
+    assert torch.equal(bounded(x), torch.cat([bounded(row) for row in x.split(1)]))
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from respsd.engine.exactness import RowBlocks, row_block
+from respsd.engine.exactness import BoundedRows, RowRange, row_range
 from respsd.engine.joint_linear import join_projections
 from respsd.engine.packed_linear import PackedLinear, extra_bytes
 
@@ -48,7 +48,7 @@ def pack_linears(model: nn.Module, *, exact: bool, spare_bytes: int | None = Non
     shared = {module.weight.data_ptr() for module in model.modules() if isinstance(module, nn.Embedding)}
     joined = [] if exact or not _is_float32_on_cpu(model) else join_projections(model)
     linears = [module for module in model.modules() if type(module) is nn.Linear and module not in joined]
-    blocks: dict[torch.Size, int] = {}
+    ranges: dict[torch.Size, RowRange] = {}
     packed, extra = len(joined), 0
     # The widest first: they gain most.
     for linear in sorted(linears, key=lambda each: each.out_features / each.in_features, reverse=True):
@@ -56,9 +56,9 @@ def pack_linears(model: nn.Module, *, exact: bool, spare_bytes: int | None = Non
         second = 0 if exact else extra_bytes(weight)
         layout = PackedLinear(weight, linear.bias, exact=exact, spare=second <= spare)
         if exact:
-            if weight.shape not in blocks:
-                blocks[weight.shape] = row_block(layout, linear.in_features, weight.dtype, weight.device)
-            linear.forward = RowBlocks(layout, blocks[weight.shape])  # type: ignore[method-assign, assignment]
+            if weight.shape not in ranges:
+                ranges[weight.shape] = row_range(layout, linear.in_features, weight.dtype, weight.device)
+            linear.forward = BoundedRows(layout, ranges[weight.shape])  # type: ignore[method-assign, assignment]
         if layout.keeps_weight:
             continue
         packed += 1
@@ -71,7 +71,7 @@ def pack_linears(model: nn.Module, *, exact: bool, spare_bytes: int | None = Non
             extra += weight.nbytes
         else:
             linear.weight = nn.Parameter(torch.empty_like(weight[:0]), requires_grad=False)
-    return Packing(packed, extra, min(blocks.values(), default=None))
+    return Packing(packed, extra, min((each.most for each in ranges.values()), default=None))
 
 
 def _is_float32_on_cpu(model: nn.Module) -> bool:
