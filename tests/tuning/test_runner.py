@@ -93,7 +93,7 @@ def test_a_store_that_is_broken_is_a_failure_with_its_reason(filled: Filled) -> 
 @pytest.mark.slow
 def test_an_update_that_lacks_memory_fails_alone(filled: Filled) -> None:
     workshop = filled(5)
-    report = runner(workshop.state, Published(), settings=LIMITS.model_copy(update={"memory_limit_mib": 40})).run()
+    report = runner(workshop.state, Published(), settings=LIMITS.model_copy(update={"memory_limit_mib": 256})).run()
     assert (report.status, report.reason) == ("failed", "memory_limit"), report.detail
     assert len(workshop.store.list()) == 2
 
