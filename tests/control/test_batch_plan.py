@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,6 +19,7 @@ from respsd.control.cost_model import Acceptance, CostModel, Grid, StepCost, Ste
 from respsd.control.router import PolicyRouter
 from respsd.control.signals import SignalTracker, batch_size
 from respsd.control.static import StaticController
+from respsd.engine.api import Engine
 from respsd.engine.loop import LoopLimits
 from respsd.engine.request import Speculation
 
@@ -122,12 +125,25 @@ def test_the_baseline_goes_by_its_plan_and_what_names_an_action_does_not():
     assert chosen(planned_router(plan=None), Speculation()) == MIDDLE
 
 
+def wait_until_all_came(engine: Engine, arrived: threading.Event, count: int) -> None:
+    """On the engine's thread: no step before so many requests are there, or the first may be over before the last."""
+    while not arrived.is_set():
+        load = engine.load()
+        if load.running + load.waiting == count:
+            arrived.set()
+        time.sleep(0.001)
+
+
 def test_many_streams_decode_plainly_where_one_drafts():
-    with running(load_tiny(), planned_router(), persistence=2, limits=LoopLimits(max_running=8)) as rig:
+    arrived = threading.Event()
+    # Unpaced, so that a busy machine does not let the prompts in one after the other.
+    limits = LoopLimits(max_running=8, prefill_slowdown=1e9)
+    with running(load_tiny(), planned_router(), persistence=2, limits=limits) as rig:
         prompts = [[1, 40, 17, 20 + number] for number in range(8)]
         alone = [rig.generate(request(prompt, 16)).token_ids for prompt in prompts]
         assert {step.applied for _, step in rig.hooks.steps if not step.applied.is_off} >= {MIDDLE}
         rig.hooks.steps.clear()
+        rig.hooks.before_batch = lambda: wait_until_all_came(rig.engine, arrived, len(prompts))  # type: ignore[method-assign]
         with ThreadPoolExecutor(8) as clients:
             together = list(clients.map(lambda prompt: rig.generate(request(prompt, 16)).token_ids, prompts))
         # A window that opened in a smaller batch keeps its action for its two steps.
