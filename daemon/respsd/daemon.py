@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
 
@@ -363,13 +363,17 @@ def _engine_config(settings: Settings, models: Models, reserved: Action) -> Engi
         persistence=settings.control.persistence,
         kv_tokens=kv_tokens,
         shapes=settings.engine.step_shapes,
-        limits=LoopLimits(
-            max_running=settings.engine.max_running,
-            queue=_queue_limits(settings, kv_tokens),
-            prefill_chunk=settings.engine.prefill_chunk,
-            step_tokens=settings.engine.step_tokens,
-            prefill_slowdown=settings.engine.prefill_slowdown,
-        ),
+        limits=replace(loop_limits(settings), queue=_queue_limits(settings, kv_tokens)),
+    )
+
+
+def loop_limits(settings: Settings) -> LoopLimits:
+    """What a step of the engine takes on, as the settings say; the queue in front of it is the daemon's own."""
+    return LoopLimits(
+        max_running=settings.engine.max_running,
+        prefill_chunk=settings.engine.prefill_chunk,
+        step_tokens=settings.engine.step_tokens,
+        prefill_slowdown=settings.engine.prefill_slowdown,
     )
 
 

@@ -79,7 +79,7 @@ class MemoryPolicies:
         self.automatic += 1
         return PolicyChange(())
 
-    def clear_candidate(self, intent: Intent) -> PolicyChange:
+    def withdraw(self, intent: Intent) -> PolicyChange:
         self._note("clear", None, intent)
         self.aliases.pop("candidate", None)
         return PolicyChange(())

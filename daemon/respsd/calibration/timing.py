@@ -23,6 +23,7 @@ from respsd.control.controller import Decision, Vector
 from respsd.control.cost_model import StepSeconds
 from respsd.control.router import CHAMPION
 from respsd.control.signals import SIGNAL_NAMES, SIGNALS_WIDTH, batch_size
+from respsd.engine.admission import scratch_rows
 from respsd.engine.assembly import EngineConfig, Models, Shapes
 from respsd.engine.events import EngineEvent, RequestFailed, RequestFinished
 from respsd.engine.hooks import EngineHooks
@@ -135,8 +136,7 @@ def time_steps(
     router = fixed_actions_only(largest)
     router.swap(CHAMPION, rota)
     limits = LoopLimits(max_running=max(each.batch for each in settings))
-    scratch = max(largest.total_tokens, largest.depth * largest.top_k)
-    kv_tokens = max(each.batch * (len(each.prompt) + _LONGEST_OUTPUT + scratch) for each in settings)
+    kv_tokens = max(each.batch * (len(each.prompt) + _LONGEST_OUTPUT + scratch_rows(largest)) for each in settings)
     # One step a window, so one action a step.
     config = EngineConfig(reserved=largest, persistence=1, kv_tokens=kv_tokens, limits=limits, shapes=shapes)
     started = clock.monotonic_ns()

@@ -115,10 +115,6 @@ class PolicyOperator:
 
     def withdraw(self, intent: Intent) -> PolicyChange:
         """Let there be no candidate; its version stays as good as it was, and may be nominated again."""
-        return self.clear_candidate(intent)
-
-    def clear_candidate(self, intent: Intent) -> PolicyChange:
-        """Let there be no candidate."""
         return self._apply(intent, lambda policies: policies.change.drop_alias(CANDIDATE))
 
     def quarantine(self, version: int | str, intent: Intent) -> PolicyChange:

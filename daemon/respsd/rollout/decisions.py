@@ -61,7 +61,7 @@ class Decisions:
     def give_up(self, round_: Round) -> str:
         """The candidate was measured to the cap without a verdict: the champion stays."""
         reason = f"version {round_.contest.subject.version} {_measured(round_)}; inconclusive at the cap"
-        self._moves.clear_candidate(self._intent(round_, "inconclusive", reason))
+        self._moves.withdraw(self._intent(round_, "inconclusive", reason))
         return reason
 
     def drop_champion(self, version: int, guard: Guard, detail: str) -> None:
@@ -79,7 +79,7 @@ class Decisions:
             return
         reason = f"the champion was changed while version {subject} was compared with it, which ends the comparison"
         try:
-            self._moves.clear_candidate(self._intent(round_, "superseded", reason))
+            self._moves.withdraw(self._intent(round_, "superseded", reason))
         except RespsdError as fault:
             log.warning("rollout_move_refused", verdict="superseded", fault=str(fault))
 

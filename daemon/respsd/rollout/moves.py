@@ -24,7 +24,7 @@ class PolicyMoves(Protocol):
         """Take the champion back and quarantine it; `to` a former champion, or the newest good one."""
         ...
 
-    def clear_candidate(self, intent: Intent) -> PolicyChange:
+    def withdraw(self, intent: Intent) -> PolicyChange:
         """Let there be no candidate."""
         ...
 

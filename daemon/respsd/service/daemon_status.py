@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import respsd
 from respsd.engine.api import Engine, EngineLoad
 from respsd.engine.request import Priority
+from respsd.errors import Overloaded
 from respsd.service.calls import Call, Calls
 from respsd.service.concurrency import Concurrency
 from respsd.service.interceptor import Context
@@ -103,16 +104,16 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
 
     def _load_message(self, load: EngineLoad) -> status_pb2.GetLoadResponse:
         queue, limits, in_flight = load.queue, self._limits(), self._concurrency.total
-        has_room = load.waiting < queue.max_requests and in_flight < limits.max_in_flight
-        if queue.max_tokens is not None and load.waiting:
-            has_room = has_room and queue.tokens < queue.max_tokens
         return status_pb2.GetLoadResponse(
             running=load.running,
             waiting=load.waiting,
             kv_tokens_reserved=load.kv_tokens_reserved,
             kv_tokens_total=load.kv_tokens_total,
             seconds_since_progress=load.seconds_since_progress,
-            accepting=self._lifecycle.phase is Phase.READY and self._is_progressing() and has_room,
+            accepting=self._lifecycle.phase is Phase.READY
+            and self._is_progressing()
+            and in_flight < limits.max_in_flight
+            and self._queue_has_room(),
             max_running=load.max_running,
             max_waiting=queue.max_requests,
             waiting_tokens=queue.tokens,
@@ -125,6 +126,13 @@ class StatusServicer(status_pb2_grpc.StatusServiceServicer):
             max_in_flight=limits.max_in_flight,
             max_client_requests=limits.max_client_requests,
         )
+
+    def _queue_has_room(self) -> bool:
+        try:
+            self._engine.check_room()
+        except Overloaded:
+            return False
+        return True
 
 
 def _request_message(call: Call) -> status_pb2.RunningRequest:

@@ -57,7 +57,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self._catalog = catalog
         self._operator = operator
 
-    async def ListPolicies(  # noqa: N802  the wire\'s name
+    async def ListPolicies(  # noqa: N802  the wire's name
         self, _request: policy_pb2.ListPoliciesRequest, _context: Context
     ) -> policy_pb2.ListPoliciesResponse:
         """Every stored version, oldest first."""
@@ -67,11 +67,11 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             policies=map(policy_message, summaries), pin=flag_message(flags.pin), freeze=flag_message(flags.freeze)
         )
 
-    async def GetPolicy(self, request: policy_pb2.GetPolicyRequest, _context: Context) -> policy_pb2.GetPolicyResponse:  # noqa: N802  the wire\'s name
+    async def GetPolicy(self, request: policy_pb2.GetPolicyRequest, _context: Context) -> policy_pb2.GetPolicyResponse:  # noqa: N802  the wire's name
         """One version."""
         return detail_message(await asyncio.to_thread(self._catalog.get_policy, _name(request.policy)))
 
-    async def ListHistory(  # noqa: N802  the wire\'s name
+    async def ListHistory(  # noqa: N802  the wire's name
         self, request: policy_pb2.ListHistoryRequest, _context: Context
     ) -> policy_pb2.ListHistoryResponse:
         """Entries of the audit log."""
@@ -88,7 +88,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         entries = await asyncio.to_thread(self._catalog.history, query, name)
         return policy_pb2.ListHistoryResponse(entries=map(entry_message, entries))
 
-    async def PromotePolicy(  # noqa: N802  the wire\'s name
+    async def PromotePolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.PromotePolicyRequest, _context: Context
     ) -> policy_pb2.PromotePolicyResponse:
         """Make a version the champion."""
@@ -96,7 +96,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.promote(name, intent))
         return policy_pb2.PromotePolicyResponse(change=change)
 
-    async def RollbackPolicy(  # noqa: N802  the wire\'s name
+    async def RollbackPolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.RollbackPolicyRequest, _context: Context
     ) -> policy_pb2.RollbackPolicyResponse:
         """Bring a former champion back."""
@@ -104,7 +104,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.rollback(intent, to))
         return policy_pb2.RollbackPolicyResponse(change=change)
 
-    async def NominatePolicy(  # noqa: N802  the wire\'s name
+    async def NominatePolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.NominatePolicyRequest, _context: Context
     ) -> policy_pb2.NominatePolicyResponse:
         """Make a version the candidate."""
@@ -112,7 +112,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.nominate(name, intent))
         return policy_pb2.NominatePolicyResponse(change=change)
 
-    async def WithdrawCandidate(  # noqa: N802  the wire\'s name
+    async def WithdrawCandidate(  # noqa: N802  the wire's name
         self, request: policy_pb2.WithdrawCandidateRequest, _context: Context
     ) -> policy_pb2.WithdrawCandidateResponse:
         """Let there be no candidate."""
@@ -120,26 +120,26 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.withdraw(intent))
         return policy_pb2.WithdrawCandidateResponse(change=change)
 
-    async def PinPolicy(self, request: policy_pb2.PinPolicyRequest, _context: Context) -> policy_pb2.PinPolicyResponse:  # noqa: N802  the wire\'s name
+    async def PinPolicy(self, request: policy_pb2.PinPolicyRequest, _context: Context) -> policy_pb2.PinPolicyResponse:  # noqa: N802  the wire's name
         """Pin the champion."""
         name, intent = _name(request.policy), read_intent(request.intent)
         return policy_pb2.PinPolicyResponse(change=await self._change(lambda operator: operator.pin(name, intent)))
 
-    async def UnpinPolicy(  # noqa: N802  the wire\'s name
+    async def UnpinPolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.UnpinPolicyRequest, _context: Context
     ) -> policy_pb2.UnpinPolicyResponse:
         """Let the champion be moved again."""
         intent = read_intent(request.intent)
         return policy_pb2.UnpinPolicyResponse(change=await self._change(lambda operator: operator.unpin(intent)))
 
-    async def FreezeLearning(  # noqa: N802  the wire\'s name
+    async def FreezeLearning(  # noqa: N802  the wire's name
         self, request: policy_pb2.FreezeLearningRequest, _context: Context
     ) -> policy_pb2.FreezeLearningResponse:
         """Stop learning."""
         intent = read_intent(request.intent)
         return policy_pb2.FreezeLearningResponse(change=await self._change(lambda operator: operator.freeze(intent)))
 
-    async def UnfreezeLearning(  # noqa: N802  the wire\'s name
+    async def UnfreezeLearning(  # noqa: N802  the wire's name
         self, request: policy_pb2.UnfreezeLearningRequest, _context: Context
     ) -> policy_pb2.UnfreezeLearningResponse:
         """Let learning go on."""
@@ -147,7 +147,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.unfreeze(intent))
         return policy_pb2.UnfreezeLearningResponse(change=change)
 
-    async def ExportPolicy(  # noqa: N802  the wire\'s name
+    async def ExportPolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.ExportPolicyRequest, _context: Context
     ) -> policy_pb2.ExportPolicyResponse:
         """A version as an archive."""
@@ -156,7 +156,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         archive = await asyncio.to_thread(self._working().export, detail.summary.version)
         return policy_pb2.ExportPolicyResponse(archive=archive, version=detail.summary.version)
 
-    async def ImportPolicy(  # noqa: N802  the wire\'s name
+    async def ImportPolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.ImportPolicyRequest, _context: Context
     ) -> policy_pb2.ImportPolicyResponse:
         """Store an archive's version."""
@@ -164,7 +164,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.import_archive(request.archive, intent))
         return policy_pb2.ImportPolicyResponse(change=change)
 
-    async def DeletePolicy(  # noqa: N802  the wire\'s name
+    async def DeletePolicy(  # noqa: N802  the wire's name
         self, request: policy_pb2.DeletePolicyRequest, _context: Context
     ) -> policy_pb2.DeletePolicyResponse:
         """Delete a version."""
@@ -172,7 +172,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         change = await self._change(lambda operator: operator.remove(name, intent))
         return policy_pb2.DeletePolicyResponse(change=change)
 
-    async def TrainNow(self, request: policy_pb2.TrainNowRequest, _context: Context) -> policy_pb2.TrainNowResponse:  # noqa: N802  the wire\'s name
+    async def TrainNow(self, request: policy_pb2.TrainNowRequest, _context: Context) -> policy_pb2.TrainNowResponse:  # noqa: N802  the wire's name
         """Start an update."""
         intent = read_intent(request.intent)
         return policy_pb2.TrainNowResponse(started=await asyncio.to_thread(self._working().train_now, intent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from respsd.paths import CALIBRATIONS
 
 if TYPE_CHECKING:
     from respsd.bench.comparison.arena import ArenaOptions
+    from respsd.bench.comparison.run import BenchOptions, BenchResult
     from respsd.control.batch_plan import BatchPlan
     from respsd.engine.assembly import Models
     from respsd.settings import Settings
@@ -93,24 +95,15 @@ def bench(
 
     from respsd.bench.comparison.conversation import AnswerRules
     from respsd.bench.comparison.document import bench_document
-    from respsd.bench.comparison.run import BenchOptions, run_bench
-    from respsd.bench.questions import question_sets
+    from respsd.bench.comparison.run import BenchOptions
     from respsd.cli.bench.tables import print_bench
-    from respsd.telemetry.progress import ProgressReport
 
     loaded = models.load(settings)
     if loaded.drafter is None and any(not method.is_transformers for method in chosen):
         print_message("no drafter: our engine decodes plainly whatever the method")
-    arena = arena_options(settings, chosen, max(streams), calibrated_plan(settings, loaded, chosen))
-    # A sweep takes its questions from the ends of the sets, so that `limit` of each are left to measure.
-    extra = math.ceil(calibration / len(questions or (1,))) if _has(Kind.SWEEP, chosen) else 0
-    longest = min(max_prompt_tokens, loaded.info.context_length - max_new_tokens)
-    sets = question_sets(questions or (), loaded.tokenizer, limit=limit + extra, max_prompt_tokens=longest)
     rules = AnswerRules(max_new_tokens, loaded.info.context_length, ignore_eos=ignore_eos, most_turns=turns)
     options = BenchOptions(chosen, streams, rules, calibration, null_check, seed, settings.engine.exact)
-    measured = sum(len(each.prompts) - extra for each in sets)
-    with ProgressReport("questions", measured, SystemClock()) as progress:
-        result = run_bench(loaded, sets, arena, options, progress.advance)
+    result = compare_on(questions or (), settings, loaded, options, limit=limit, max_prompt_tokens=max_prompt_tokens)
     if plot is not None:
         from respsd.bench.comparison.chart import draw_bench
 
@@ -130,11 +123,43 @@ def _refuse_flags(context: typer.Context) -> None:
             raise typer.BadParameter(f"--{flag} belongs behind the sub-command's name, or to `respsd bench` alone")
 
 
-def _has(kind: Kind, methods: list[Method]) -> bool:
+def compare_on(
+    files: Sequence[Path],
+    settings: Settings,
+    loaded: Models,
+    options: BenchOptions,
+    *,
+    limit: int,
+    max_prompt_tokens: int,
+) -> BenchResult:
+    """Run the comparison on the first questions of some files, or of the built-in set.
+
+    :param limit: questions of each that are measured; those of a sweep come on top
+    """
+    from respsd.bench.comparison.run import run_bench
+    from respsd.bench.questions import question_sets
+    from respsd.telemetry.progress import ProgressReport
+
+    methods = options.methods
+    arena = arena_options(settings, methods, max(options.concurrencies), calibrated_plan(settings, loaded, methods))
+    extra = sweep_questions(methods, options.calibration_questions, files)
+    longest = min(max_prompt_tokens, loaded.info.context_length - options.rules.max_new_tokens)
+    sets = question_sets(files, loaded.tokenizer, limit=limit + extra, max_prompt_tokens=longest)
+    measured = sum(len(each.prompts) - extra for each in sets)
+    with ProgressReport("questions", measured, SystemClock()) as progress:
+        return run_bench(loaded, sets, arena, options, progress.advance)
+
+
+def sweep_questions(methods: Sequence[Method], calibration: int, files: Sequence[Path]) -> int:
+    """Questions that a sweep takes from the end of each set, which are to come on top of those that are measured."""
+    return math.ceil(calibration / max(1, len(files))) if _has(Kind.SWEEP, methods) else 0
+
+
+def _has(kind: Kind, methods: Sequence[Method]) -> bool:
     return any(method.kind is kind for method in methods)
 
 
-def calibrated_plan(settings: Settings, loaded: Models, methods: list[Method]) -> BatchPlan | None:
+def calibrated_plan(settings: Settings, loaded: Models, methods: Sequence[Method]) -> BatchPlan | None:
     """The calibrated baseline; raises InvalidRequest where a method needs it and it is not there."""
     if not _has(Kind.CALIBRATED, methods) and not _has(Kind.POLICY, methods):
         return None
@@ -151,11 +176,13 @@ def calibrated_plan(settings: Settings, loaded: Models, methods: list[Method]) -
     return None if found is None else found.plan(table, max(settings.engine.max_running, _MOST_STREAMS))
 
 
-def arena_options(settings: Settings, methods: list[Method], most_streams: int, plan: BatchPlan | None) -> ArenaOptions:
+def arena_options(
+    settings: Settings, methods: Sequence[Method], most_streams: int, plan: BatchPlan | None
+) -> ArenaOptions:
     """Where these methods meet, as the settings say; raises what reading the stored policies raises."""
     from respsd.bench.comparison.arena import ArenaOptions
     from respsd.bench.comparison.stored_policies import read_policies
-    from respsd.engine.loop import LoopLimits
+    from respsd.daemon import loop_limits
     from respsd.models.demo import demo_model
     from respsd.models.target import resolve_checkpoint
     from respsd.settings import DEMO
@@ -168,11 +195,7 @@ def arena_options(settings: Settings, methods: list[Method], most_streams: int, 
         assistant_folder=None if assistant is None else resolve_checkpoint(assistant),
         most_streams=most_streams,
         persistence=settings.control.persistence,
-        limits=LoopLimits(
-            prefill_chunk=settings.engine.prefill_chunk,
-            step_tokens=settings.engine.step_tokens,
-            prefill_slowdown=settings.engine.prefill_slowdown,
-        ),
+        limits=loop_limits(settings),
         shapes=settings.engine.step_shapes,
         table=settings.control.table(),
         plan=plan,

@@ -42,17 +42,13 @@ def latency(
     )
 
     from respsd.bench.latency.measuring import LatencyPlan, measure_latency
-    from respsd.engine.loop import LoopLimits
+    from respsd.daemon import loop_limits
     from respsd.telemetry.progress import ProgressReport
 
     loaded = models.load(settings)
     if loaded.drafter is None and any(not action.is_off for action in chosen):
         raise InvalidRequest("actions", actions, "without --drafter there is only 'off'")
-    limits = LoopLimits(
-        prefill_chunk=settings.engine.prefill_chunk,
-        step_tokens=settings.engine.step_tokens,
-        prefill_slowdown=settings.engine.prefill_slowdown,
-    )
+    limits = loop_limits(settings)
     found: dict[Action, Latency] = {}
     with ProgressReport("arrivals", repeats * len(chosen), SystemClock()) as progress:
         for action in chosen:

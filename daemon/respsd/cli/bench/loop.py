@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -54,7 +53,8 @@ def loop(
     (60,7,10), the best constant of a sweep and plain decoding answer questions that were not in the traffic, in turns.
     """
     from respsd.bench.live.loop import run_live
-    from respsd.bench.live.standing import standing
+    from respsd.bench.live.standing import METHODS, standing
+    from respsd.cli.bench.compare import sweep_questions
     from respsd.telemetry.logging import configure_logging
     from respsd.telemetry.progress import ProgressReport
 
@@ -71,7 +71,7 @@ def loop(
             state_dir=folder,
         )
         configure_logging(settings.log.level, settings.log.format)
-        kept_back = limit + math.ceil(calibration / len(questions or (1,)))
+        kept_back = limit + sweep_questions(METHODS, calibration, questions or ())
         texts = _traffic_texts(questions or (), kept_back)
         with service_faults(str(folder)), ProgressReport("requests", len(texts), SystemClock()) as progress:
             live = run_live(
@@ -83,8 +83,7 @@ def loop(
                 max_new_tokens=max_new_tokens,
                 progress=lambda: progress.advance(1),
             )
-        longest = max_prompt_tokens
-        result = _compare(settings, questions or (), kept_back, calibration, max_new_tokens, longest)
+        result = _compare(settings, questions or (), limit, calibration, max_new_tokens, max_prompt_tokens)
     ratios = standing(result)
     if output is OutputFormat.JSON:
         from respsd.bench.comparison.document import bench_document
@@ -114,29 +113,22 @@ def _traffic_texts(files: Sequence[Path], kept_back: int) -> list[str]:
 def _compare(
     settings: Settings,
     files: Sequence[Path],
-    questions: int,
+    limit: int,
     calibration: int,
     max_new_tokens: int,
     max_prompt_tokens: int,
 ) -> BenchResult:
     from respsd.bench.comparison.conversation import AnswerRules
-    from respsd.bench.comparison.run import BenchOptions, run_bench
+    from respsd.bench.comparison.run import BenchOptions
     from respsd.bench.live.standing import METHODS
-    from respsd.bench.questions import question_sets
-    from respsd.cli.bench.compare import arena_options, calibrated_plan
-    from respsd.telemetry.progress import ProgressReport
+    from respsd.cli.bench.compare import compare_on
 
     loaded = models.load(settings)
     if loaded.drafter is None:
         print_message("no drafter: decoding is plain whatever the policy")
-    methods = list(METHODS)
-    arena = arena_options(settings, methods, 1, calibrated_plan(settings, loaded, methods))
-    longest = min(max_prompt_tokens, loaded.info.context_length - max_new_tokens)
-    sets = question_sets(files, loaded.tokenizer, limit=questions, max_prompt_tokens=longest)
     rules = AnswerRules(max_new_tokens, loaded.info.context_length, most_turns=1)
-    options = BenchOptions(methods, (1,), rules, calibration, exact=settings.engine.exact)
-    with ProgressReport("questions", sum(len(each.prompts) for each in sets), SystemClock()) as progress:
-        return run_bench(loaded, sets, arena, options, progress.advance)
+    options = BenchOptions(METHODS, (1,), rules, calibration, exact=settings.engine.exact)
+    return compare_on(files, settings, loaded, options, limit=limit, max_prompt_tokens=max_prompt_tokens)
 
 
 def _document(live: LiveReport) -> dict[str, object]:
