@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 import typer
-from support import models
+from support import inventors, models
 from typer.testing import CliRunner, Result
 
 from respsd.cli import drafter
@@ -80,6 +80,44 @@ def test_prompts_become_answers_then_a_drafter_that_is_measured(tmp_path: Path, 
     assert measured["tokens"] == sum(one["tokens"] for one in measured["results"])
     assert measured["tau"] == pytest.approx(measured["tokens"] / measured["steps"])
     assert 1 <= len(measured["agreement"]) <= 3
+
+
+def test_prompts_are_invented_until_there_are_as_many_as_wanted(tmp_path: Path) -> None:
+    prompts = tmp_path / "p.jsonl"
+    openings = ("--opening", "the cat sat on", "--opening", "then the other")
+    model = ("--target", inventors.target(), "--dtype", "float32", "--device", "cpu")
+    options = ("--to", prompts, *openings, "--max-tokens", 8, "--keep-unfinished", "--batch", 4, *model)
+    result = run("invent", "--count", 6, *options, "-o", "json")
+    assert result.exit_code == 0, result.output
+    invented = json.loads(result.stdout)
+    lines = [json.loads(line)["prompt"] for line in prompts.read_text().splitlines()]
+    assert (invented["prompts"], invented["prompts_before"], len(lines)) == (6, 0, 6)
+    assert all(line.startswith(("the cat sat on", "then the other")) for line in lines)
+
+    result = run("invent", "--count", 5, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.split() == ["PROMPTS", "TOKENS", "PROMPTS_BEFORE", "0", "0", "6"]
+    assert "no turn skipped" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--count", 0, "count: 0 "),
+        ("--temperature", 0, "temperature: 0.0 "),
+        ("--temperature", 2.5, "temperature: 2.5 "),
+        ("--max-tokens", 0, "max_tokens: 0 "),
+        ("--batch", 0, "batch: 0 "),
+        ("--seed", -1, "seed: -1 "),
+    ],
+)
+def test_a_bad_option_of_invent_is_named_before_anything_is_done(
+    tmp_path: Path, flag: str, value: float, message: str
+) -> None:
+    result = run("invent", "--to", tmp_path / "p.jsonl", "--target", tmp_path, "--count", 1, flag, value)
+    assert isinstance(result.exception, InvalidRequest)
+    assert message in str(result.exception)
+    assert not (tmp_path / "p.jsonl").exists()
 
 
 def test_a_temperature_out_of_range_is_named(tmp_path: Path, target: Path) -> None:

@@ -36,3 +36,12 @@ def test_room_follows_the_longest_sequence_and_keeps_what_is_written() -> None:
 def test_a_sequence_over_the_capacity_is_refused() -> None:
     with pytest.raises(EngineFault, match="401 tokens does not fit slots of 400"):
         SlotCache(LAYOUT, slots=1, capacity=400).fit(401)
+
+
+def test_no_change_of_room_takes_new_memory() -> None:
+    cache = SlotCache(LAYOUT, slots=3, capacity=400)
+    places = [tensor.data_ptr() for tensor in (*cache.keys, *cache.values)]
+    for longest in (400, 1, 200, 330):
+        cache.fit(longest)
+        assert [tensor.data_ptr() for tensor in (*cache.keys, *cache.values)] == places
+        assert all(tensor.is_contiguous() for tensor in (*cache.keys, *cache.values))

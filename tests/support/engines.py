@@ -14,6 +14,7 @@ from support import models as tiny_models
 
 from respsd.clock import SystemClock
 from respsd.control.action import OFF, Action
+from respsd.control.controller import Decision
 from respsd.control.observation import ObservationSchema
 from respsd.control.router import PolicyRouter
 from respsd.control.static import StaticController
@@ -51,6 +52,7 @@ class CountingHooks(EngineHooks):
     """Keeps what metrics would count."""
 
     steps: list[tuple[str, StepMeasure]] = field(default_factory=list)
+    switches: list[tuple[Decision, Decision]] = field(default_factory=list)
     faults: int = 0
     prefills: int = 0
     failed: int = 0
@@ -60,6 +62,9 @@ class CountingHooks(EngineHooks):
 
     def after_step(self, arm: str, step: StepMeasure) -> None:
         self.steps.append((arm, step))
+
+    def after_switch(self, before: Decision, decision: Decision) -> None:
+        self.switches.append((before, decision))
 
     def drafter_fault(self) -> None:
         self.faults += 1

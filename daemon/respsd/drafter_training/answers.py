@@ -1,22 +1,16 @@
-"""Answer files: the target's own answers as token ids, one JSON object a line, appended and never rewritten.
-
-A line is whole or does not exist: what a kill or a full disk left behind the last newline is cut off before anything
-is appended, and a failed append is undone.
-"""
+"""Answer files: the target's own answers as token ids, one JSON object a line, appended and never rewritten."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, TypeGuard
+from typing import TypeGuard
 
+from respsd.drafter_training.line_file import LineFile
 from respsd.drafter_training.prompts import Skipped, read_lines
-from respsd.errors import TrainingDataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,61 +46,12 @@ def read_answers(file: Path, skipped: Skipped) -> Iterator[Answer]:
             yield answer
 
 
-class AnswerFile:
+class AnswerFile(LineFile):
     """An answer file open for appending; each append is on the disk when it returns."""
-
-    def __init__(self, path: Path) -> None:
-        """Open or create the file; raises TrainingDataError where that fails."""
-        self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("r+b" if path.exists() else "w+b", buffering=0)
-            self._end = _end_of_last_line(self._file)
-            self._file.truncate(self._end)
-            self._file.seek(self._end)
-        except OSError as error:
-            raise TrainingDataError(str(path), f"cannot be opened for appending: {error}") from error
 
     def append(self, answers: Sequence[Answer]) -> None:
         """Write whole lines and wait for the disk; on failure the file stays as it was."""
-        lines = "".join(json.dumps(asdict(answer), separators=(",", ":")) + "\n" for answer in answers).encode()
-        try:
-            written = 0
-            while written < len(lines):
-                written += self._file.write(lines[written:])
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(self._end)
-            self._file.seek(self._end)
-            raise TrainingDataError(
-                str(self.path), f"cannot be appended to: {error}; what was written before is kept, run again to go on"
-            ) from error
-        self._end += len(lines)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __enter__(self) -> AnswerFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _end_of_last_line(file: BinaryIO, block: int = 1 << 16) -> int:
-    """Offset behind the last newline; 0 where there is none."""
-    position = file.seek(0, os.SEEK_END)
-    while position > 0:
-        start = max(0, position - block)
-        file.seek(start)
-        found = file.read(position - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        position = start
-    return 0
+        self.append_lines([json.dumps(asdict(answer), separators=(",", ":")) for answer in answers])
 
 
 def _parse(line: str) -> Answer | str:

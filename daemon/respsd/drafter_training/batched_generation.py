@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from respsd.drafter_training import slot_attention
 from respsd.drafter_training.slot_attention import Decode, Prefill, SlotCache
 from respsd.engine.kv_cache import KvLayout
-from respsd.errors import CheckpointError
+from respsd.errors import CheckpointError, InvalidRequest
 
 _PREFILL_BATCH = 8
 """Prompts that are read together. Their logits are computed for each at every last position of the batch, so the
@@ -44,6 +44,13 @@ def load_generation_model(folder: Path, dtype: torch.dtype, device: torch.device
     loaded: PreTrainedModel = model.to(device)  # type: ignore[arg-type]  # transformers wraps it without types
     loaded.eval().requires_grad_(False)
     return loaded
+
+
+def check_context(model: PreTrainedModel, field: str, tokens: int) -> None:
+    """Raise InvalidRequest where the model's context cannot hold the tokens that `field` asks for."""
+    context = int(model.config.get_text_config().max_position_embeddings)
+    if tokens > context:
+        raise InvalidRequest(field, tokens, f"the target's context holds {context}")
 
 
 class BatchedGenerator:

@@ -15,10 +15,10 @@ import torch
 
 from respsd.clock import Clock
 from respsd.drafter_training.answers import Answer, AnswerFile, answer_key, read_answers
-from respsd.drafter_training.batched_generation import BatchedGenerator, Job, load_generation_model
+from respsd.drafter_training.batched_generation import BatchedGenerator, Job, check_context, load_generation_model
 from respsd.drafter_training.prompts import Conversation, Skipped, read_conversations
 from respsd.engine.tokenizer import HfTokenizer
-from respsd.errors import InvalidRequest, TrainingDataError
+from respsd.errors import TrainingDataError
 from respsd.telemetry.progress import ProgressReport
 
 log = structlog.get_logger(__name__)
@@ -114,23 +114,18 @@ def collect(
         if not total:
             return Collected(0, 0, before, skipped)
         model = load_generation_model(target, dtype, device)
-        _check_context(options, int(model.config.get_text_config().max_position_embeddings))
+        longest = options.max_prompt_tokens + options.max_new_tokens
+        check_context(model, "max_prompt_tokens + max_new_tokens", longest)
         generator = BatchedGenerator(
             model,
             slots=min(options.slots, len(jobs)),
-            capacity=options.max_prompt_tokens + options.max_new_tokens,
+            capacity=longest,
             max_new_tokens=options.max_new_tokens,
             eos_token_ids=tokenizer.eos_token_ids,
             seed=options.seed + before,  # another seed for each run, or a resumed one would repeat its noise
         )
         answers, tokens = _run(generator, plan, deque(jobs), total, before, file, clock)
     return Collected(answers, tokens, before, skipped)
-
-
-def _check_context(options: CollectOptions, context: int) -> None:
-    longest = options.max_prompt_tokens + options.max_new_tokens
-    if longest > context:
-        raise InvalidRequest("max_prompt_tokens + max_new_tokens", longest, f"the target's context holds {context}")
 
 
 def _run(

@@ -28,7 +28,7 @@ class Conversation:
 
 @dataclass(slots=True)
 class Skipped:
-    """Lines that could not be used, counted by reason."""
+    """Lines, or what else was read, that could not be used, counted by reason."""
 
     reasons: Counter[str] = field(default_factory=Counter)
 
@@ -41,12 +41,12 @@ class Skipped:
         """All lines left out."""
         return self.reasons.total()
 
-    def describe(self) -> str:
+    def describe(self, noun: str = "line") -> str:
         """`3 lines skipped (2 empty, 1 no JSON object)`, or `no line skipped`."""
         if not self.total:
-            return "no line skipped"
+            return f"no {noun} skipped"
         reasons = ", ".join(f"{lines} {reason}" for reason, lines in self.reasons.most_common())
-        return f"{self.total} line{'s' if self.total > 1 else ''} skipped ({reasons})"
+        return f"{self.total} {noun}{'s' if self.total > 1 else ''} skipped ({reasons})"
 
 
 def read_conversations(file: Path, skipped: Skipped) -> Iterator[Conversation]:

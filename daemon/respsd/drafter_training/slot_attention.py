@@ -7,6 +7,7 @@ model runs unmodified.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,32 +37,44 @@ class SlotCache:
         self.capacity = capacity
         self.room = 0
         self._layout = layout
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        # Each layer's memory is taken once: rooms of many sizes, one after another, leave a heap of holes behind.
+        numbers = slots * layout.kv_heads * self._rounded(capacity) * layout.head_dim
+        self._memory = [
+            [torch.empty(numbers, dtype=layout.dtype, device=layout.device) for _ in range(layout.layers)]
+            for _ in range(2)
+        ]
+        self.keys, self.values = ([self._view(each, 0) for each in memory] for memory in self._memory)
         self.fit(1)
 
     def fit(self, longest: int) -> None:
         """Have room for sequences of `longest` tokens, at most two steps more; raises EngineFault over capacity."""
         if longest > self.capacity:
             raise EngineFault(f"a sequence of {longest} tokens does not fit slots of {self.capacity}")
-        wanted = -(-longest // _ROOM_STEP) * _ROOM_STEP
+        wanted = self._rounded(longest)
         if self.room < wanted or self.room > wanted + _ROOM_STEP:
             kept = min(self.room, wanted)
-            self.keys = self._resized(self.keys, wanted, kept)
-            self.values = self._resized(self.values, wanted, kept)
+            for memory, views in zip(self._memory, (self.keys, self.values), strict=True):
+                for layer, numbers in enumerate(memory):
+                    views[layer] = self._resized(numbers, views[layer], wanted, kept)
             self.room = wanted
 
-    def _resized(self, old: list[Tensor], room: int, kept: int) -> list[Tensor]:
-        layout, new = self._layout, []
-        for layer in range(layout.layers):
-            # Zeroed: rows beyond a slot's length are masked, but NaN from fresh memory would get through a mask.
-            tensor = torch.zeros(
-                (self.slots, layout.kv_heads, room, layout.head_dim), dtype=layout.dtype, device=layout.device
-            )
-            if kept:
-                tensor[:, :, :kept] = old[layer][:, :, :kept]
-            new.append(tensor)
+    def _resized(self, memory: Tensor, old: Tensor, room: int, kept: int) -> Tensor:
+        """The layer's memory as `room` rows a slot, the first `kept` of which are the old ones."""
+        rows = old[:, :, :kept].clone()  # the two views overlap
+        new = self._view(memory, room)
+        new[:, :, :kept] = rows
+        # Rows beyond a slot's length are masked, but NaN from memory that was never written would get through a mask.
+        new[:, :, kept:] = 0
         return new
+
+    def _view(self, memory: Tensor, room: int) -> Tensor:
+        layout = self._layout
+        shape = (self.slots, layout.kv_heads, room, layout.head_dim)
+        return memory[: math.prod(shape)].view(shape)
+
+    @staticmethod
+    def _rounded(tokens: int) -> int:
+        return -(-tokens // _ROOM_STEP) * _ROOM_STEP
 
 
 @dataclass(frozen=True, slots=True)

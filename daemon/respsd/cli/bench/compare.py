@@ -183,15 +183,13 @@ def arena_options(
     from respsd.bench.comparison.arena import ArenaOptions
     from respsd.bench.comparison.stored_policies import read_policies
     from respsd.daemon import loop_limits
-    from respsd.models.demo import demo_model
+    from respsd.models.named import target_folder
     from respsd.models.target import resolve_checkpoint
-    from respsd.settings import DEMO
 
     names = [method.policy for method in methods if method.policy is not None]
     assistant = next((method.assistant for method in methods if method.assistant is not None), None)
-    is_demo = settings.target == DEMO
     return ArenaOptions(
-        target_folder=demo_model(settings.demo_source) if is_demo else resolve_checkpoint(settings.target),
+        target_folder=target_folder(settings),
         assistant_folder=None if assistant is None else resolve_checkpoint(assistant),
         most_streams=most_streams,
         persistence=settings.control.persistence,
