@@ -151,6 +151,31 @@ def test_a_checkpoint_can_be_trained_on(answers: Path, uninterrupted: Trained, t
         torch.testing.assert_close(after[name], tensor, atol=0.0, rtol=0.01)
 
 
+def test_a_vocabulary_chosen_anew_keeps_the_head_of_known_tokens(
+    answers: Path, uninterrupted: Trained, tmp_path: Path
+) -> None:
+    few = dataclasses.replace(
+        OPTIONS, draft_vocab=12, new_vocabulary=True, epochs=1, learning_rate=0.0, matrix_learning_rate=0.0
+    )
+    first = _train(answers, tmp_path / "few", few, initial=uninterrupted.folder)
+    grown = dataclasses.replace(few, draft_vocab=30)
+    second = _train(answers, tmp_path / "grown", grown, initial=first.folder)
+
+    def head(folder: Path) -> dict[int, torch.Tensor]:
+        loaded = load_drafter_checkpoint(folder, target_vocab_size=tiny.VOCAB, target_hidden_size=tiny.HIDDEN)
+        return dict(zip(loaded.draft_to_target.tolist(), loaded.tensors["lm_head.weight"].float(), strict=True))
+
+    target = load_file(models.folders()[0] / "model.safetensors")
+    rows = target.get("lm_head.weight", target["model.embed_tokens.weight"])
+    trained, kept, regrown = head(uninterrupted.folder), head(first.folder), head(second.folder)
+    assert (len(kept), len(regrown)) == (12, 30)
+    assert kept.keys() < trained.keys()
+    assert kept.keys() < regrown.keys()
+    for token, row in regrown.items():
+        # Exports are bfloat16.
+        torch.testing.assert_close(row, kept.get(token, rows[token].float()), atol=1e-6, rtol=0.01)
+
+
 def test_lines_that_cannot_be_used_are_counted_and_the_rest_is_trained_on(answers: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.jsonl"
     lines = answers.read_text().splitlines()

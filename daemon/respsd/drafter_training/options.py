@@ -15,6 +15,8 @@ class TrainOptions:
 
     draft_vocab: int = 8192
     """Tokens that the drafter can propose: the most frequent ones of the answers."""
+    new_vocabulary: bool = False
+    """Of a run that begins with a drafter: choose these tokens anew. Those that it has keep their rows of the head."""
     intermediate_size: int | None = None
     """Width of the drafter's MLP; None: the target's."""
     kv_heads: int | None = None

@@ -34,6 +34,7 @@ from respsd.errors import CheckpointError, InvalidRequest, TrainingDataError
 
 log = structlog.get_logger(__name__)
 
+_HEAD = "lm_head.weight"
 _SCALE_SEQUENCES = 64
 """Sequences that the taps' channel scales are measured on."""
 
@@ -78,7 +79,7 @@ def train(
     `folder` gets the checkpoint (`config.json`, `model.safetensors`), `curves.png`, `curves.json` and `state.pt`.
 
     :param features: where the target's features are cached (default: in `folder`); runs may share it.
-    :param initial: a drafter of the same sizes to begin with; its draft vocabulary is kept.
+    :param initial: a drafter of the same sizes to begin with, its draft vocabulary included but for `new_vocabulary`.
     :param max_tokens: prompts with their answers that are longer are left out and counted.
     """
     options.validated()
@@ -110,7 +111,10 @@ def train(
         start = load_drafter_checkpoint(
             initial, target_vocab_size=vocab_size, target_hidden_size=weights.embedding.shape[1]
         )
-    draft_ids = start.draft_to_target if start else draft_vocabulary(survey.token_counts, options.draft_vocab)
+    if start is None or options.new_vocabulary:
+        draft_ids = draft_vocabulary(survey.token_counts, options.draft_vocab)
+    else:
+        draft_ids = start.draft_to_target
     options = dataclasses.replace(options, draft_vocab=len(draft_ids))
     drafter = _new_drafter(weights, draft_ids, tap_scale(shards), options, start, device)
     trainer = Trainer(
@@ -228,8 +232,17 @@ def _new_drafter(
     # Drawn on the CPU, so that a seed means the same on every machine.
     drafter = UnrolledDrafter(config, embedding, head, weights.final_norm, scale).to(device)
     if start is not None:
-        drafter.load_published(start.tensors, start.folder)
+        tensors = {**start.tensors, _HEAD: _head_rows(start, draft_ids, head)}
+        drafter.load_published(tensors, start.folder)
     return drafter
+
+
+def _head_rows(start: DrafterCheckpoint, draft_ids: Tensor, fresh: Tensor) -> Tensor:
+    """`start`'s head for a draft vocabulary, [draft_vocab, hidden]; `fresh` has the rows of tokens that it lacks."""
+    place = torch.full((int(start.draft_to_target.max().maximum(draft_ids.max())) + 1,), -1)
+    place[start.draft_to_target] = torch.arange(len(start.draft_to_target))
+    known = place[draft_ids]
+    return torch.where((known >= 0)[:, None], start.tensors[_HEAD][known.clamp(min=0)].float(), fresh)
 
 
 def _labeller(weights: _TargetWeights, draft_ids: Tensor, device: torch.device) -> Labeller:

@@ -24,6 +24,10 @@ def train(
     initial: Annotated[Path | None, typer.Option("--from", help="Drafter checkpoint to begin with.")] = None,
     max_tokens: Annotated[int, typer.Option(min=8, help="Leave longer prompts with answers out.")] = 2048,
     draft_vocab: Annotated[int, typer.Option(help="Tokens that the drafter can propose.")] = 8192,
+    new_vocabulary: Annotated[
+        bool,
+        typer.Option("--new-vocabulary", help="With --from: choose those tokens anew; known ones keep their rows."),
+    ] = False,
     intermediate_size: Annotated[int | None, typer.Option(help="Width of its MLP. Default: the target's.")] = None,
     kv_heads: Annotated[
         int | None, typer.Option(help="Key-value heads of its attention. Default: the target's.")
@@ -56,6 +60,7 @@ def train(
     target_folder, torch_device, torch_dtype = training_target(settings)
     options = TrainOptions(
         draft_vocab=draft_vocab,
+        new_vocabulary=new_vocabulary,
         intermediate_size=intermediate_size,
         kv_heads=kv_heads,
         unrolled_steps=unrolled_steps,
