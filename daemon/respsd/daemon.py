@@ -52,10 +52,10 @@ from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder, RecorderSettings
 from respsd.experience.records import ExperienceSink
 from respsd.experience.rows import Origin
-from respsd.models.demo import demo_drafter, demo_model
 from respsd.models.dtype import choose_device, choose_dtype, this_machine, torch_dtype
-from respsd.models.target import resolve_checkpoint
+from respsd.models.named import drafter_folder, target_folder
 from respsd.paths import TRANSITIONS
+from respsd.process_memory import leave_out_of_garbage_rounds, use_few_heaps
 from respsd.rollout.assembly import daemon_rollout
 from respsd.rollout.rollout import Rollout
 from respsd.scheduling.assembly import DaemonSchedule, Parts
@@ -75,7 +75,7 @@ log = structlog.get_logger(__name__)
 _PROJECTION = 64
 """Numbers that features are projected to where the settings leave it open: rows of a few hundred bytes."""
 _LOADING_SECONDS = 600.0
-"""Asked of systemd for a start, which may have to fetch a model."""
+"""Asked of systemd, time and again, for a start that may have to fetch a model."""
 _CLOSE_SECONDS = 10.0
 _WAITING_CACHES = 8
 """Times the KV cache that may wait where the settings leave it open."""
@@ -111,18 +111,20 @@ def serve(settings: Settings, reread: Callable[[], Settings] | None = None) -> i
 
     :param reread: reads the settings again when SIGHUP comes; without it only files that settings name are re-read.
     """
+    use_few_heaps()
     notifier = Notifier.from_environment()
-    notifier.extend_timeout(_LOADING_SECONDS)
     notifier.status("loading models")
     if settings.engine.threads is not None:
         torch.set_num_threads(settings.engine.threads)
     with ExitStack() as stack:
-        models = load_served_models(settings)
-        notifier.status("calibrating")
-        notifier.extend_timeout(_LOADING_SECONDS)
-        daemon = build(settings, models, stack)
-        notifier.status("warming up")
-        _warm_up(daemon.engine)
+        with notifier.asking_for_time(_LOADING_SECONDS):
+            models = load_served_models(settings)
+            notifier.status("calibrating")
+            daemon = build(settings, models, stack)
+            notifier.status("warming up")
+            models.make_kernels()
+            _warm_up(daemon.engine)
+        leave_out_of_garbage_rounds()
         asyncio.run(_serve(daemon, notifier, reread))
     log.info("stopped")
     return 0
@@ -132,18 +134,14 @@ def load_served_models(settings: Settings) -> Models:
     """Load target, drafter and tokenizer that the settings name, in the machine's number format."""
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, this_machine(device))
-    is_demo = settings.target == DEMO
-    target = demo_model(settings.demo_source) if is_demo else resolve_checkpoint(settings.target)
-    drafter = None
-    if settings.drafter_name is not None:
-        drafter = demo_drafter() if settings.drafter_name == DEMO else resolve_checkpoint(settings.drafter_name)
+    target, drafter = target_folder(settings), drafter_folder(settings)
     log.info("loading", target=settings.target, drafter=settings.drafter_name, dtype=dtype, device=device)
     models = load_models(
         target,
         drafter,
         dtype=torch_dtype(dtype),
         device=torch.device(device),
-        target_name=target.name if is_demo else settings.target,
+        target_name=target.name if settings.target == DEMO else settings.target,
         drafter_name=settings.drafter_name,
         packed_weights=settings.engine.packs_weights,
         exact=settings.engine.exact,

@@ -14,6 +14,7 @@ from respsd.control.action import Action
 from respsd.engine.api import Engine
 from respsd.errors import SettingsError
 from respsd.paths import TRANSITIONS
+from respsd.process_memory import keep_giving_back
 from respsd.service.auth import Access, Tokens
 from respsd.service.calls import CallObserver
 from respsd.service.daemon_status import Reports
@@ -158,7 +159,10 @@ async def serve_engine(
             notifier.ready()
             tasks.append(asyncio.create_task(say_status(notifier, describe)))
 
-        tasks = [asyncio.create_task(say_alive(notifier, lambda: parts.engine.load().seconds_since_progress))]
+        tasks = [
+            asyncio.create_task(say_alive(notifier, lambda: parts.engine.load().seconds_since_progress)),
+            asyncio.create_task(keep_giving_back()),
+        ]
         try:
             await serve_until_signalled(server, lambda: reloader.settings.drain_seconds, begin, reload)
         finally:
@@ -185,6 +189,7 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_samples=settings.max_samples,
         max_top_logprobs=settings.max_top_logprobs,
         max_time_limit_seconds=settings.max_time_limit_seconds,
+        max_answer_bytes=settings.max_answer_bytes,
         largest_action=largest_action,
     )
 

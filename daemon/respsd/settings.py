@@ -155,6 +155,9 @@ class LimitSettings(Section):
     """Most probable tokens that are told at each place."""
     max_time_limit_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
     """Time limit that one request may set itself."""
+    max_answer_bytes: int = Field(default=16 << 20, ge=1024)
+    """Bytes of an answer that comes whole; a request for one that could pass them is refused. Clients must take as
+    much: those of this project do, gRPC's own default is 4 MiB. Streams have no such bound."""
     max_message_bytes: int = Field(default=4 << 20, ge=1024)
     """The largest gRPC message that is received."""
 

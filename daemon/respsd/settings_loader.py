@@ -29,6 +29,19 @@ Tree = dict[str, object]
 Key = tuple[str, ...]
 
 PREFIX = "RESPSD_"
+FLAGS: Mapping[Key, str] = {
+    ("target",): "--target",
+    ("drafter",): "--drafter",
+    ("device",): "--device",
+    ("dtype",): "--dtype",
+    ("listen",): "--listen",
+    ("insecure",): "--insecure",
+    ("metrics",): "--metrics",
+    ("state_dir",): "--state-dir",
+    ("engine", "exact"): "--exact",
+    ("calibration", "at_start"): "--recalibrate",
+}
+"""Flags of `respsd serve`, by the setting that they set."""
 SYSTEM_FILE = Path("/etc/respsd/respsd.toml")
 NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA"})
 """Variables of the same prefix that client commands read: where the daemon is, and how they prove themselves."""
@@ -147,7 +160,7 @@ def _origin(source: str, key: Key) -> str:
     if source == "environment":
         return PREFIX + "__".join(key).upper()
     if source == "flag":
-        return "--" + "-".join(key).replace("_", "-")
+        return FLAGS.get(key, "flag")
     return source
 
 

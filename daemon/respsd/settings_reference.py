@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -14,20 +14,9 @@ from pydantic.fields import FieldInfo
 
 from respsd.control.action import Action
 from respsd.settings import Settings
-from respsd.settings_loader import PREFIX, Key, section_of
+from respsd.settings_loader import FLAGS, PREFIX, Key, section_of
 from respsd.settings_reload import is_live
 
-FLAGS: Mapping[Key, str] = {
-    ("target",): "--target",
-    ("drafter",): "--drafter",
-    ("device",): "--device",
-    ("dtype",): "--dtype",
-    ("listen",): "--listen",
-    ("insecure",): "--insecure",
-    ("metrics",): "--metrics",
-    ("state_dir",): "--state-dir",
-}
-"""Flags of `respsd serve`, by the setting that they set."""
 _WORDS = ("auto", "argmax", "unlimited")
 """Words that some settings take for None."""
 _NAMES: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path"}

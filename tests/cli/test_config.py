@@ -14,7 +14,8 @@ from respsd.cli import main
 from respsd.errors import SettingsError
 from respsd.service.auth import Tokens
 from respsd.settings import Settings
-from respsd.settings_reference import FLAGS, describe, markdown
+from respsd.settings_loader import FLAGS
+from respsd.settings_reference import describe, markdown
 
 runner = CliRunner()
 REFERENCE = Path(settings_loader.__file__).with_name("SETTINGS.md")
@@ -71,6 +72,19 @@ def test_a_good_file_is_good_and_a_wrong_one_names_each_fault(tmp_path: Path) ->
     assert "engine.max_waiting" in str(refused.exception)
 
 
+def test_without_a_file_what_serve_would_run_with_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    none = runner.invoke(main.app, ["config", "check"])
+    assert (none.exit_code, none.stdout) == (0, "no settings file: 0 settings, all good\n")
+    (tmp_path / "etc").mkdir()
+    settings_loader.SYSTEM_FILE.write_text("[engine]\nmax_running = 2\n")
+    monkeypatch.setenv("RESPSD_ENGINE__MAX_WAITING", "3")
+    found = runner.invoke(main.app, ["config", "check", "-o", "json"])
+    assert json.loads(found.stdout) == {"file": str(settings_loader.SYSTEM_FILE), "settings": 2}
+    monkeypatch.setenv("RESPSD_ENGINE__MAX_WAITING", "-3")
+    refused = runner.invoke(main.app, ["config", "check"])
+    assert "engine.max_waiting (RESPSD_ENGINE__MAX_WAITING): '-3'" in str(refused.exception)
+
+
 def test_a_check_leaves_out_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RESPSD_DTYPE", "fp8")
     file = file_with(tmp_path, 'target = "x"\n')
@@ -121,6 +135,15 @@ def test_the_reference_says_what_each_setting_takes() -> None:
     assert rows["engine.max_running"].variable == "RESPSD_ENGINE__MAX_RUNNING"
     assert (rows["log.level"].is_live, rows["engine.max_running"].is_live) == (True, False)
     assert all(doc.description and doc.values for doc in rows.values())
+
+
+def test_the_flags_of_serve_are_those_of_show() -> None:
+    shown = runner.invoke(main.app, ["config", "show", "--exact", "--recalibrate", "-o", "json"])
+    rows = {row["name"]: (row["value"], row["origin"]) for row in json.loads(shown.stdout)}
+    assert rows["engine.exact"] == ("true", "--exact")
+    assert rows["calibration.at_start"] == ("always", "--recalibrate")
+    for flag in FLAGS.values():
+        assert flag in runner.invoke(main.app, ["config", "show", "--help"], env={"COLUMNS": "200"}).stdout
 
 
 def test_every_flag_sets_the_setting_that_the_reference_says() -> None:

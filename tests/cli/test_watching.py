@@ -122,7 +122,7 @@ def test_top_needs_a_terminal_to_be_live(tmp_path: Path) -> None:
 
 
 def test_rates_are_differences_by_time() -> None:
-    before = with_totals(Totals({"champion": ArmTotals(100, 2.0)}, 50, 20, {"off": 5, "4,1,2": 5}, {"OK": 1}))
+    before = with_totals(Totals({"champion": ArmTotals(100, 2.0)}, 50, 20, {"off": 5, "4,1,2": 5}, {"OK": 1}, 7))
     after = with_totals(
         Totals(
             {"champion": ArmTotals(160, 3.5), "learner": ArmTotals(20, 1.0)},
@@ -130,6 +130,7 @@ def test_rates_are_differences_by_time() -> None:
             25,
             {"off": 6, "4,1,2": 8, "8,2,2": 0},
             {"OK": 5, "CANCELLED": 0},
+            9,
         )
     )
     found = rates(before, after, 4.0)
@@ -140,22 +141,30 @@ def test_rates_are_differences_by_time() -> None:
     assert found.actions == {"4,1,2": 0.75, "off": 0.25}
     assert list(found.actions) == ["4,1,2", "off"]
     assert found.requests_per_second == {"OK": 1.0}
+    assert found.switches_per_second == 0.5
 
 
 def test_a_daemon_that_started_anew_counts_from_zero() -> None:
-    before = with_totals(Totals({"champion": ArmTotals(1000, 2.0)}, 50, 20, {}, {}))
+    before = with_totals(Totals({"champion": ArmTotals(1000, 2.0)}, 50, 20, {}, {}, 40))
     started = datetime(2026, 1, 2, tzinfo=UTC)
-    after = with_totals(Totals({"champion": ArmTotals(10, 1.0)}, 4, 1, {}, {}), started=started)
+    after = with_totals(Totals({"champion": ArmTotals(10, 1.0)}, 4, 1, {}, {}, 3), started=started)
     assert rates(before, after, 2.0).tokens_per_second == 5
     assert rates(before, after, 2.0).acceptance == 0.25
+    assert rates(before, after, 2.0).switches_per_second == 1.5
 
 
 def test_a_screen_shows_arms_actions_queue_and_versions(capsys: pytest.CaptureFixture[str]) -> None:
-    totals = Totals({"champion": ArmTotals(60, 1.5)}, 20, 5, {"off": 1, "4,1,2": 3}, {"OK": 4})
+    totals = Totals({"champion": ArmTotals(60, 1.5)}, 20, 5, {"off": 1, "4,1,2": 3}, {"OK": 4}, 7)
     found = with_totals(totals, load=Load(2, 3, 50, 100, 0.1, accepting=True))
     top._print_once(found, rates(IDLE, found, 2.0), top.OutputFormat.TABLE)
     screen = capsys.readouterr().out
-    for part in ("champion  30.0      40.0", "2 running, 3 waiting, KV cache 50%", "OK 2.0/s", "25% of drafted tokens"):
+    for part in (
+        "champion  30.0      40.0",
+        "2 running, 3 waiting, KV cache 50%",
+        "OK 2.0/s",
+        "25% of drafted tokens",
+        "3.5 switches/s",
+    ):
         assert part in screen, screen
     assert "policies: champion 2, baseline built-in" in screen
     assert screen.index("4,1,2") < screen.index("off ")
@@ -178,6 +187,21 @@ def test_the_users_own_socket_is_tried_before_the_port(monkeypatch: pytest.Monke
         with ServerThread(StubEngine(), f"unix:{tmp_path / SOCKET}"):
             assert usual_address() == f"unix:{tmp_path / SOCKET}"
             assert runner.invoke(main.app, ["status"]).exit_code == 0
+            assert runner.invoke(main.app, ["generate", "x", "--max-new-tokens", "2"]).exit_code == 0
+        # Whoever names a folder means its daemon, and not the system's.
+        assert usual_address(tmp_path / "other") == "127.0.0.1:7470"
+
+
+def test_completion_knows_the_commands_and_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the bash script asks."""
+
+    def completed(words: str) -> list[str]:
+        asked = {"_RESPSD_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        return runner.invoke(main.app, [], env=asked, prog_name="respsd").stdout.split()
+
+    assert completed("respsd st") == ["status"]
+    assert completed("respsd db b") == ["backup"]
+    assert "--interval" in completed("respsd top --i")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

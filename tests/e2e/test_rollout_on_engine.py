@@ -11,6 +11,7 @@ from support.engines import plain, request
 from support.priced import MILLISECOND, priced_rollout
 
 from respsd.control.action import Action
+from respsd.control.controller import EndedBlock
 from respsd.control.policy_change import Intent
 from respsd.experience.database import open_log
 from respsd.rollout.evidence import EvidenceLog
@@ -51,6 +52,7 @@ def test_streams_that_run_together_alternate_together_and_keep_their_tokens(tmp_
         assert "quarantine" in rig.events
         arms: dict[int, set[str]] = {}
         for window in rig.sink.transitions:
+            assert window.decision.block is None or isinstance(window.decision.block, EndedBlock)
             if window.decision.block is not None and window.decision.block.number is not None:
                 arms.setdefault(window.decision.block.number, set()).add(window.decision.arm)
         assert {len(each) for each in arms.values()} == {1}

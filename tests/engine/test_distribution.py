@@ -1,7 +1,11 @@
-"""Sampled tokens follow the target's own distribution, with and without speculation."""
+"""Sampled tokens follow the target's own distribution, with and without speculation.
+
+`RESPSD_TEST_SAMPLES=20000 pytest tests/engine/test_distribution.py` draws ten times as many.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -21,7 +25,7 @@ from respsd.engine.request import SamplingParams
 
 PROMPT = [1, 40, 17, 99, 254, 3, 60]
 TEMPERATURE, TOP_P = 0.8, 0.9
-SAMPLES = 2000
+SAMPLES = int(os.environ.get("RESPSD_TEST_SAMPLES", "2000"))
 
 Probabilities = npt.NDArray[np.float64]
 
@@ -53,6 +57,7 @@ def sample_pairs(action: Action) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600 + SAMPLES // 5)
 def test_pairs_of_tokens_follow_the_targets_distribution_with_and_without_speculation():
     plain = sample_pairs(OFF)
     assert sample_pairs(Action(16, 4, 4)) == plain

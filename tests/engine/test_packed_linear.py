@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from support.heap import script_numbers
 from torch import nn
 
 from respsd.engine import packed_linear
-from respsd.engine.packed_linear import PackedLinear, extra_bytes, padded_rows
+from respsd.engine.packed_linear import PRODUCT_ROWS, PackedLinear, extra_bytes
 from respsd.engine.target_weights import pack_linears
 
 WIDE, NARROW = (96, 32), (32, 96)
@@ -31,12 +32,43 @@ def test_the_product_is_the_same(rows, shape, dtype, options):
         torch.testing.assert_close(ours, F.linear(x, weight, each), atol=tolerance, rtol=tolerance)
 
 
-def test_few_numbers_of_rows_reach_the_matrix_library_and_none_is_padded_by_half():
-    """It keeps a kernel for each of them and layer, for ever."""
-    sizes = {rows: padded_rows(rows) for rows in range(1, 1025)}
-    assert len(set(sizes.values())) < 40
-    for rows, padded in sizes.items():
-        assert padded == rows if rows <= 16 else rows <= padded < 1.5 * rows
+def test_few_numbers_of_rows_reach_the_matrix_library_and_none_is_padded_by_half(monkeypatch):
+    """It keeps a kernel for each of them and shape, for ever."""
+    layer, taken = PackedLinear(torch.ones(WIDE)), []
+    monkeypatch.setattr(layer, "_product", lambda x: taken.append(x.shape[0]) or x.new_zeros(x.shape[0], WIDE[0]))
+    for rows in range(3, 2200):
+        before = len(taken)
+        assert layer(torch.zeros(rows, WIDE[1])).shape == (rows, WIDE[0])
+        computed = sum(taken[before:])
+        assert computed == rows if rows <= 16 else rows <= computed < 1.5 * rows
+    assert set(taken) == set(PRODUCT_ROWS)
+    assert len(PRODUCT_ROWS) < 40
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_several_products_stay_in_order(dtype):
+    x, weight = torch.randn(1, 2100, WIDE[1]).to(dtype), torch.randn(WIDE).to(dtype)
+    torch.testing.assert_close(PackedLinear(weight)(x), F.linear(x, weight), atol=0.1, rtol=0.01)
+
+
+MAKE_KERNELS = """
+from respsd.engine.packed_linear import PackedLinear, make_kernels
+
+layers = [PackedLinear(torch.ones(96, 32)), PackedLinear(torch.zeros(96, 32)), PackedLinear(torch.zeros(128, 32))]
+
+def work():
+    for rows in range(1, 1100):
+        for layer in layers:
+            layer(torch.zeros(1, rows, 32))
+
+layers[0](torch.zeros(5, 32))
+print(grown(lambda: make_kernels(layers)), grown(work))
+"""
+
+
+def test_kernels_are_made_at_once_and_none_is_left_to_be_made_later():
+    made, later = script_numbers(MAKE_KERNELS)
+    assert later < made / 20
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -44,6 +44,15 @@ def test_it_switches_between_windows_only_and_changes_no_token(persistence: int)
     assert len(rows) == restless.asked > 2
     assert {row.steps for row in rows[:-1]} == {persistence}
     assert all(one.decision.action != other.decision.action for one, other in pairwise(rows))
+    assert rig.hooks.switches == [(one.decision, other.decision) for one, other in pairwise(rows)]
     # Within the last tokens trees shrink with what is left of the budget.
     early = len(rows) // 2
     assert stays[:early] == [persistence] * early
+
+
+def test_who_stays_is_told_of_no_switch() -> None:
+    with running(load_tiny(), persistence=2) as rig:
+        for action in (None, *SHAPES):  # other requests' shapes are no switch either
+            rig.generate(request(PROMPT, 40, action=action))
+    assert len(rig.sink.transitions) > 5 * len(SHAPES)
+    assert rig.hooks.switches == []

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support import models
 from transformers import AutoModelForCausalLM
 
@@ -152,7 +153,9 @@ def test_every_form_of_attention_computes_the_same(monkeypatch):
     expected = (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ grouped[1]).transpose(0, 1)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 3e-2)):
         mask = attention.segment_mask(visible, 4, 3, dtype)
-        for threshold in (0, 1000):
-            monkeypatch.setattr(attention, "_PRODUCTS_FROM", threshold)
-            out = attention.attend(*(tensor.to(dtype) for tensor in (query, keys, values)), mask, 0.3)
+        hidden = (0, 0, 0, mask.shape[-1] - 9)
+        padded = query, F.pad(keys, hidden), F.pad(values, hidden)
+        for products in (True, False):
+            monkeypatch.setattr(attention, "_products_are_faster", lambda _query, _pairs, products=products: products)
+            out = attention.attend(*(tensor.to(dtype) for tensor in padded), mask, 0.3)
             torch.testing.assert_close(out.double(), expected, atol=tolerance, rtol=tolerance)

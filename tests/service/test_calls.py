@@ -120,7 +120,7 @@ async def test_requests_are_listed_while_they_run():
 
 
 async def test_status_tells_what_is_served_and_counted():
-    totals = Totals({"champion": ArmTotals(5, 0.5)}, 9, 3, {"off": 1, "4,1,2": 2}, {"OK": 7})
+    totals = Totals({"champion": ArmTotals(5, 0.5)}, 9, 3, {"off": 1, "4,1,2": 2}, {"OK": 7}, 4)
     reports = Reports(lambda: {"champion": 2, "baseline": None}, lambda: totals)
     now = [0.0]
     engine = StubEngine(clock=lambda: now[0])
@@ -138,6 +138,7 @@ async def test_status_tells_what_is_served_and_counted():
         assert (status.totals.arms["champion"].tokens, status.totals.arms["champion"].decode_seconds) == (5, 0.5)
         assert (status.totals.drafted_tokens, status.totals.accepted_tokens) == (9, 3)
         assert (status.totals.actions, status.totals.requests) == ({"off": 1, "4,1,2": 2}, {"OK": 7})
+        assert status.totals.action_switches == 4
 
         engine.gate.close()
         running = asyncio.create_task(client.generate("x", max_new_tokens=1))

@@ -85,6 +85,7 @@ async def test_log_has_lengths_and_ids_and_never_a_prompt_or_its_answer():
     assert result.text not in text
     (finished,) = [line for line in lines if line["event"] == "request_finished"]
     assert (finished["prompt_tokens"], finished["completion_tokens"]) == (15, 30)
+    assert 0 < finished["read_seconds"] < finished["seconds"]
     (refused,) = [line for line in lines if line["event"] == "call_refused"]
     assert (refused["code"], refused["field"]) == ("INVALID_ARGUMENT", "stopping.stop_strings[0]")
 

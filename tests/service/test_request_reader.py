@@ -145,7 +145,9 @@ def test_chat_is_rendered_by_the_template():
 def test_long_prompt_text_is_refused_before_it_is_tokenized():
     limits = {"max_prompt_bytes": 10}
     refused("prompt.text", "12 bytes", "at most 10", text="é" * 6, limits=limits)
-    refused("prompt.chat.messages", "11 bytes", prompt=chat(("user", "12345678"), ("user", "123")), limits=limits)
+    # A template writes roles into the prompt too.
+    refused("prompt.chat.messages", "11 bytes", prompt=chat(("user", "1"), ("user", "12")), limits=limits)
+    refused("prompt.chat.messages", "11 bytes", prompt=chat(("r" * 10, "1")), limits=limits)
 
 
 def test_prompt_and_budget_fit_the_context_exactly_or_are_refused():

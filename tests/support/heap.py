@@ -1,4 +1,4 @@
-"""What work leaves on the heap of a process of its own: in the tests' own one, kernels may have been made already."""
+"""What work does to the memory of a process of its own: in the tests' own one much has happened already."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ torch.set_grad_enabled(False)
 """
 
 
-def heap_growth(script: str) -> list[int]:
+def script_numbers(script: str) -> list[int]:
     """The numbers that a script prints; it may use `torch` and `grown(work)`."""
     ran = subprocess.run([sys.executable, "-c", _MEASURE + script], capture_output=True, text=True, check=True)
     return [int(word) for word in ran.stdout.split()]

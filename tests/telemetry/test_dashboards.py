@@ -39,6 +39,7 @@ def samples() -> dict[str, set[str]]:
     TrainingMetrics(metrics.registry)
     metrics.request_ended("OK", "eos", 1.0)
     metrics.tokens_generated("champion", 1, 1.0)
+    metrics.action_switched("champion")
     from respsd.control.action import OFF
 
     metrics.step_ran(OFF, 0, 0, 1)

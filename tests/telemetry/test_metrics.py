@@ -10,8 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from respsd import errors
 from respsd.control.action import OFF, Action
+from respsd.control.controller import Decision
 from respsd.engine.api import EngineLoad, QueueLoad
 from respsd.engine.events import FinishReason, RequestFinished, Usage
+from respsd.engine.hooks import HookChain
 from respsd.engine.window import StepMeasure
 from respsd.errors import SettingsError
 from respsd.experience.recorder import RecorderStatus
@@ -134,6 +136,17 @@ def test_what_happens_in_the_engine_is_counted(registry: CollectorRegistry, metr
         assert registry.get_sample_value(name, labels) == pytest.approx(value), name
 
 
+def test_switches_are_counted_by_the_arm_that_chose_both_actions(registry: CollectorRegistry, metrics: Metrics) -> None:
+    hooks = HookChain(EngineMetrics(metrics))
+    champion, other = Decision(SMALL, 0.0, "champion", 1), Decision(OFF, 0.0, "champion", 1)
+    hooks.after_switch(champion, other)
+    hooks.after_switch(other, champion)
+    hooks.after_switch(champion, Decision(OFF, -0.5, "learner", 2))
+    assert registry.get_sample_value("respsd_action_switches_total", {"arm": "champion"}) == 2
+    assert registry.get_sample_value("respsd_action_switches_total", {"arm": "between"}) == 1
+    assert read_totals(registry).action_switches == 3
+
+
 def finished_call(method: str, code: grpc.StatusCode, reason: FinishReason | None) -> Call:
     """A call that is over; with a reason where the engine finished its request."""
     call = Call(f"/respsd.v1.GenerationService/{method}", "id", code=code)
@@ -214,6 +227,7 @@ def test_rows_written_and_dropped_are_counted(registry: CollectorRegistry, metri
     metrics.watch_recorder(lambda: status)
     assert registry.get_sample_value("respsd_transitions_written_total") == 7
     assert registry.get_sample_value("respsd_transitions_dropped_total", {"reason": "queue_full"}) == 3
+    assert registry.get_sample_value("respsd_transitions_dropped_total", {"reason": "invalid"}) == 0
 
 
 def test_the_endpoint_answers_until_it_is_closed(registry: CollectorRegistry, metrics: Metrics) -> None:

@@ -16,6 +16,7 @@ def test_the_running_comparison_and_what_came_of_others_is_scraped() -> None:
     rig.observe(0.1, times=2)
     text = generate_latest(registry).decode()
     assert 'respsd_rollbacks_total{reason="exception"} 1.0' in text
+    assert 'respsd_rollbacks_total{reason="slower"} 0.0' in text  # a rate needs a beginning
     assert 'respsd_rollout_pairs{contest="candidate"} 2.0' in text
     assert 'respsd_rollout_share{contest="candidate"} 0.5' in text
     assert 'respsd_rollout_log_ratio{bound="mean",contest="candidate"} 0.1' in text

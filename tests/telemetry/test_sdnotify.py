@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,30 @@ def test_the_words_arrive_in_order(manager: socket.socket) -> None:
         "WATCHDOG=1",
         "STOPPING=1",
     ]
+
+
+class Asking(Notifier):
+    """Notes what it is to ask for."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.asked: list[float] = []
+        self.often = threading.Event()
+
+    def extend_timeout(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        if len(self.asked) == 4:
+            self.often.set()
+
+
+def test_time_is_asked_for_again_until_the_start_is_over() -> None:
+    """systemd/systemd#5868: a long load is no hang, however long it takes."""
+    notifier = Asking()
+    with notifier.asking_for_time(90.5, every_seconds=0.001):
+        assert notifier.asked  # at once
+        assert notifier.often.wait(60)
+    assert set(notifier.asked) == {90.5}
+    assert "ask-for-time" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_an_abstract_socket_is_written_with_an_at_sign() -> None:

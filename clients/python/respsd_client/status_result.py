@@ -60,6 +60,8 @@ class Totals:
     """Steps, by action."""
     requests: Mapping[str, int]
     """Requests that ended, by status code's name."""
+    action_switches: int = 0
+    """Windows that went on under another action than the one before in their sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +173,5 @@ def _read_totals(message: status_pb2.Totals) -> Totals:
         accepted_tokens=message.accepted_tokens,
         actions={each.action: each.steps for each in message.actions},
         requests=dict(message.requests),
+        action_switches=message.action_switches,
     )

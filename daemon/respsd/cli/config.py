@@ -40,6 +40,8 @@ def show(
     state_dir: models.StateDirOption = None,
     dtype: models.DtypeOption = None,
     device: models.DeviceOption = None,
+    exact: models.ExactOption = None,
+    recalibrate: models.RecalibrateOption = False,
     config: models.ConfigOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -55,6 +57,7 @@ def show(
         insecure=insecure,
         metrics=metrics,
         state_dir=state_dir,
+        **models.section_flags(exact=exact, recalibrate=recalibrate),
     )
     rows = _values(loaded)
     if output is OutputFormat.JSON:
@@ -67,25 +70,32 @@ def show(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A settings file (TOML).")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="A settings file (TOML), checked by itself.",
+            show_default="what `respsd serve` would run with, the environment included",
+        ),
+    ] = None,
     *,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check a settings file by itself, with the certificates and tokens that it names; exit code 2 where it fails."""
+    """Check the settings, with the certificates and tokens that they name; exit code 2 where something is wrong."""
     from respsd.service.auth import Tokens
     from respsd.service.tls import TlsFiles
-    from respsd.settings_loader import load_file
+    from respsd.settings_loader import load_file, load_with_origins
 
-    loaded = load_file(file)
+    loaded = load_with_origins() if file is None else load_file(file)
     settings = loaded.settings
     if settings.tls.certificate is not None:
         TlsFiles.of(settings.tls)
     if settings.auth.tokens is not None:
         Tokens.read(settings.auth.tokens)
     if output is OutputFormat.JSON:
-        print_json({"file": str(file), "settings": len(loaded.origins)})
+        print_json({"file": None if loaded.file is None else str(loaded.file), "settings": len(loaded.origins)})
     else:
-        sys.stdout.write(f"{file}: {len(loaded.origins)} settings, all good\n")
+        sys.stdout.write(f"{loaded.file or 'no settings file'}: {len(loaded.origins)} settings, all good\n")
 
 
 @app.command()

@@ -34,11 +34,15 @@ TIMEOUT_SECONDS = 10.0
 """For answers that take the daemon no time."""
 
 
-def usual_address() -> str:
-    """Where a daemon of this user, or else the system's, can be expected; a socket that may be used comes first."""
+def usual_address(folder: Path | None = None) -> str:
+    """Where a daemon of this user, or else the system's, can be expected; a socket that may be used comes first.
+
+    :param folder: the state folder that was asked for by name; the system's daemon is then none that is meant
+    """
     from respsd_client import DEFAULT_ADDRESS
 
-    for socket in (socket_path(state_dir()), SYSTEM_SOCKET):
+    sockets = (socket_path(state_dir()), SYSTEM_SOCKET) if folder is None else (socket_path(folder),)
+    for socket in sockets:
         if socket.is_socket() and os.access(socket, os.W_OK):
             return f"unix:{socket}"
     return DEFAULT_ADDRESS

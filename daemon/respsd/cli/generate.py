@@ -10,10 +10,10 @@ from typing import Annotated, Literal, NoReturn, cast
 
 import typer
 
+from respsd.cli.connection import AddressOption, usual_address
 from respsd.cli.exit_codes import ExitCode, of_status
 from respsd.cli.output import print_json, print_message
 from respsd_client import (
-    DEFAULT_ADDRESS,
     Client,
     GenerateOptions,
     GenerateResult,
@@ -43,9 +43,7 @@ class Priority(enum.StrEnum):
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="Text to continue; - reads standard input.")] = None,
     *,
-    address: Annotated[
-        str, typer.Option(envvar="RESPSD_ADDRESS", help="The daemon, HOST:PORT or unix:PATH.")
-    ] = DEFAULT_ADDRESS,
+    address: AddressOption = None,
     prompt_ids: Annotated[str | None, typer.Option(help="Token ids in place of text: 1,2,3.")] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Send the text as a chat message of the user.")] = False,
     max_new_tokens: Annotated[int | None, typer.Option(help="The budget.")] = None,
@@ -93,6 +91,7 @@ def generate(
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TEXT,
 ) -> None:
     """Generate text with a running daemon."""
+    address = address or usual_address()
     options: GenerateOptions = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min_new_tokens,

@@ -28,6 +28,9 @@ DtypeOption = Annotated[
     str | None, typer.Option(metavar="float32|bfloat16|float16", help="Number format.", show_default="by machine")
 ]
 DeviceOption = Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to run.", show_default="by machine")]
+RecalibrateOption = Annotated[
+    bool, typer.Option("--recalibrate", help="Measure this machine anew, which takes about a minute.")
+]
 ExactOption = Annotated[
     bool | None,
     typer.Option(
@@ -93,6 +96,11 @@ def load_with_flags(
         raise SettingsError(f"target (--target): {target!r} is not allowed together with --demo; give one of them")
     flags = {"target": DEMO if demo else target, "drafter": drafter, "dtype": dtype, "device": device, **others}
     return load_with_origins(flags, config=config)
+
+
+def section_flags(*, exact: bool | None, recalibrate: bool) -> dict[str, object]:
+    """The settings that these flags of `respsd serve` set."""
+    return {"engine": {"exact": exact}, "calibration": {"at_start": "always" if recalibrate else None}}
 
 
 def serve_flags(

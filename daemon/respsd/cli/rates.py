@@ -33,6 +33,8 @@ class Rates:
     """Share of the steps, the most frequent action first."""
     requests_per_second: Mapping[str, float]
     """By the status code's name."""
+    switches_per_second: float
+    """How often a sequence went on under another action."""
 
 
 def rates(before: DaemonStatus, after: DaemonStatus, seconds: float) -> Rates:
@@ -59,6 +61,7 @@ def rates(before: DaemonStatus, after: DaemonStatus, seconds: float) -> Rates:
             action: count / all_steps for action, count in sorted(steps.items(), key=lambda each: (-each[1], each[0]))
         },
         requests_per_second={code: count / seconds for code, count in sorted(ended.items())},
+        switches_per_second=(new.action_switches - (old.action_switches if old else 0)) / seconds,
     )
 
 

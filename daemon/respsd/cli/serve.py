@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -24,9 +27,7 @@ def serve(
     dtype: models.DtypeOption = None,
     device: models.DeviceOption = None,
     exact: models.ExactOption = None,
-    recalibrate: Annotated[
-        bool, typer.Option("--recalibrate", help="Measure this machine anew, which takes about a minute.")
-    ] = False,
+    recalibrate: models.RecalibrateOption = False,
     config: models.ConfigOption = None,
 ) -> None:
     """Serve a model over gRPC until SIGTERM or Ctrl-C.
@@ -48,12 +49,25 @@ def serve(
             insecure=insecure,
             metrics=metrics,
             state_dir=state_dir,
-            engine={"exact": exact},
-            calibration={"at_start": "always" if recalibrate else None},
+            **models.section_flags(exact=exact, recalibrate=recalibrate),
         )
 
     settings = read()
     configure_logging(settings.log.level, settings.log.format)
-    from respsd.daemon import serve as run  # loads the models' libraries, which takes seconds
+    with _hang_ups_wait():
+        from respsd.daemon import serve as run  # loads the models' libraries, which takes seconds
 
-    raise typer.Exit(run(settings, read))
+        raise typer.Exit(run(settings, read))
+
+
+@contextmanager
+def _hang_ups_wait() -> Iterator[None]:
+    """Keep a SIGHUP that comes while the daemon loads, which nobody listens for then and which would end it.
+
+    The service takes it once it listens. Threads that begin meanwhile inherit this and never see one.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

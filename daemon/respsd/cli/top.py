@@ -93,6 +93,7 @@ def picture(found: DaemonStatus, speed: Rates) -> RenderableType:
     kv_share = load.kv_tokens_reserved / load.kv_tokens_total if load.kv_tokens_total else 0.0
     acceptance = "nothing drafted" if speed.acceptance is None else f"{speed.acceptance:.0%} of drafted tokens kept"
     endings = ", ".join(f"{code} {rate:.1f}/s" for code, rate in speed.requests_per_second.items()) or "none"
+    switches = f"{speed.switches_per_second:.1f} switches/s"
     arms = Table("arm", "tokens/s", "of one sequence", box=None, header_style="bold", pad_edge=False)
     for arm, rate in speed.arms.items():
         of_one = rate.sequence_tokens_per_second
@@ -104,7 +105,7 @@ def picture(found: DaemonStatus, speed: Rates) -> RenderableType:
         Text(f"{found.target} on {found.device}, {found.dtype}: {found.phase}{health}"),
         Text(f"policies: {policies_text(found)}"),
         Text(f"{load.running} running, {load.waiting} waiting, KV cache {kv_share:.0%}, requests ended: {endings}"),
-        Text(f"{speed.tokens_per_second:.1f} tokens/s, {acceptance}\n"),
+        Text(f"{speed.tokens_per_second:.1f} tokens/s, {acceptance}, {switches} of the draft tree\n"),
         arms,
         Text(),
         actions,

@@ -28,6 +28,14 @@ class Block(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EndedBlock:
+    """What a row keeps of its block: the block itself holds on to the policies that were compared in it."""
+
+    number: int | None
+    over: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One window's action and everything a learner must know about how it was drawn."""
 

@@ -55,6 +55,20 @@ class Models:
         """Width of the features that observations are built from: 3 * hidden."""
         return 3 * self.target.hidden_size
 
+    def make_kernels(self) -> None:
+        """Have the matrix library make and keep now what it would later, in the middle of requests; takes seconds.
+
+        On a thread that ends with it, for the reason that `load_models` gives.
+        """
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernels") as maker:
+            maker.submit(self._make_kernels).result()
+
+    @torch.inference_mode()
+    def _make_kernels(self) -> None:
+        self.target.make_kernels()
+        if self.drafter is not None:
+            self.drafter.make_kernels()
+
     @property
     def kv_layouts(self) -> tuple[KvLayout, ...]:
         """What a sequence keeps for each token."""

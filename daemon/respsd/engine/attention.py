@@ -29,6 +29,12 @@ faster than `enable_gqa`; for prefill chunks both take the same time and folding
 _PRODUCTS_FROM = 4096
 """Pairs of a row and a key; see `_products_are_faster`."""
 
+_KEYS = 64
+"""Where attention may be two plain products, it takes keys in multiples of so many, the last ones hidden: oneDNN makes
+and keeps a kernel for each product and number of keys, and a sequence has another number in every step. Each takes
+0.6 MB and more than a millisecond (measured on a Xeon): a conversation of a thousand steps took 0.6 GB.
+"""
+
 
 class PackedSegment(Protocol):
     """One sequence's rows in a packed forward, and how they attend."""
@@ -56,11 +62,12 @@ class Segment:
     start: int
     """Row of the cache that the first one goes to."""
     mask: Tensor | None
-    """Additive, [rows, start + rows], as `segment_mask` makes it; None: each row sees all."""
+    """Additive, [rows, keys], as `segment_mask` makes it; None: each row sees all."""
 
     def attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
         """See `PackedSegment`."""
-        seen_keys, seen_values = self.cache.write(layer, self.start, keys, values)
+        taken = None if self.mask is None else self.mask.shape[-1]
+        seen_keys, seen_values = self.cache.write(layer, self.start, keys, values, taken)
         return attend(query, seen_keys, seen_values, self.mask, scale)
 
 
@@ -81,18 +88,39 @@ def attend_packed(
     return torch.cat(parts)
 
 
-def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -> Tensor:
-    """The additive mask of a segment whose rows see the whole prefix and, among themselves, `visible`.
+def plain_segment(cache: SequenceCache, rows: slice, visible: Tensor | None, group: int) -> Segment:
+    """Rows that go behind the cache's prefix.
 
-    :param visible: bool [rows, rows]: may row i see row j.
-    :param group: query heads per KV head, which the folded form repeats the rows for.
-    :return: [rows * group or rows, prefix + rows], 0 or -inf.
+    :param visible: as of `segment_mask`; None: there is one row.
     """
-    rows = visible.shape[0]
+    dtype, device = cache.data.dtype, cache.data.device
+    if visible is None and keys_taken(cache.length + 1, dtype, device) == cache.length + 1:
+        return Segment(cache, rows, cache.length, None)
+    if visible is None:
+        visible = torch.ones((1, 1), dtype=torch.bool, device=device)
+    return Segment(cache, rows, cache.length, segment_mask(visible, cache.length, group, dtype))
+
+
+def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -> Tensor:
+    """The additive mask of a segment whose rows see the whole prefix and, of the rows behind it, `visible`.
+
+    :param visible: bool [rows, behind]: may row i see row j behind the prefix.
+    :param group: query heads per KV head, which the folded form repeats the rows for.
+    :return: [rows * group or rows, keys], 0 or -inf; keys as of `keys_taken`.
+    """
+    rows, behind = visible.shape
     copies = group if rows <= _FOLD_LIMIT else 1
-    mask = torch.zeros((copies, rows, prefix + rows), dtype=dtype, device=visible.device)
-    mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
-    return mask.view(-1, prefix + rows)
+    end = prefix + behind
+    taken = keys_taken(end, dtype, visible.device)
+    mask = torch.zeros((copies, rows, taken), dtype=dtype, device=visible.device)
+    mask[:, :, prefix:end].masked_fill_(~visible, float("-inf"))
+    mask[:, :, end:] = float("-inf")
+    return mask.view(-1, taken)
+
+
+def keys_taken(seen: int, dtype: torch.dtype, device: torch.device) -> int:
+    """How many keys an attention over so many is computed with; see `_KEYS`."""
+    return -(-seen // _KEYS) * _KEYS if _may_take_products(dtype, device) else seen
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -120,12 +148,21 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sca
 
 
 def _products_are_faster(query: Tensor, pairs: int) -> bool:
-    """Whether two plain products beat the fused kernel, which does not use the processor's bfloat16 instructions.
+    """Whether two plain products beat the fused kernel.
 
-    Measured on two cores with avx512_bf16: 16 rows of 700 in 161 in place of 226 microseconds, 60 rows in 353 in place
-    of 769; below about 16 rows of 256 the fused kernel is ahead, and in float32 it always is.
+    Measured on two cores with avx512_bf16 and no AMX: 16 rows of 700 in 161 in place of 226 microseconds, 60 rows in
+    353 in place of 769; below about 16 rows of 256 the fused kernel is ahead.
     """
-    return query.dtype == torch.bfloat16 and query.device.type == "cpu" and pairs >= _PRODUCTS_FROM
+    return pairs >= _PRODUCTS_FROM and _may_take_products(query.dtype, query.device)
+
+
+def _may_take_products(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether plain products are ever faster: in bfloat16 on processors without AMX, which the fused kernel uses.
+
+    With AMX, on one core, 16 rows of 300 take the fused kernel 200 and products 280 microseconds, 60 rows of 1,000 a
+    third of the products' time. In float32 the fused kernel always is ahead.
+    """
+    return dtype == torch.bfloat16 and device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
 
 
 def packed_attention(

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from respsd.engine.attention import PackedSegment, Segment, attend_packed, segment_mask
+from respsd.engine.attention import PackedSegment, Segment, attend_packed, plain_segment, segment_mask
 from respsd.engine.checkpoint import DrafterCheckpoint
 from respsd.engine.drafter_config import AUX_STATES
 from respsd.engine.kv_cache import KvLayout, SequenceCache
-from respsd.engine.packed_linear import PackedLinear
+from respsd.engine.packed_linear import PackedLinear, make_kernels
 from respsd.engine.rope import RotaryEmbedding
 
 Rotation = tuple[Tensor, Tensor]
@@ -65,6 +65,10 @@ class Drafter:
         self._group = config.heads // config.kv_heads
         self._scale = config.head_dim**-0.5
 
+    def make_kernels(self) -> None:
+        """See `packed_linear.make_kernels`."""
+        make_kernels((self._fc, self._qkv, self._o, self._gate_up, self._down, self._lm_head))
+
     def extend(self, cache: SequenceCache, tokens: Tensor, features: Tensor) -> Tensor:
         """`extend_all` of one sequence; returns [1, hidden]."""
         return self.extend_all([(cache, tokens, features)])
@@ -89,11 +93,10 @@ class Drafter:
         positions, lasts, first = [], [], 0
         for cache, tokens, _ in batch:
             count = tokens.shape[0]
-            mask = None
+            causal = None
             if count > 1:
                 causal = torch.ones((count, count), dtype=torch.bool, device=tokens.device).tril()
-                mask = segment_mask(causal, cache.length, self._group, self.layout.dtype)
-            segments.append(Segment(cache, slice(first, first + count), cache.length, mask))
+            segments.append(plain_segment(cache, slice(first, first + count), causal, self._group))
             positions.append(torch.arange(cache.length, cache.length + count, device=tokens.device))
             first += count
             lasts.append(first - 1)
@@ -130,10 +133,8 @@ class Drafter:
         :param rows: its rows in the pass.
         :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
         """
-        prefix, (count, tree) = cache.length, visible.shape
-        mask = torch.zeros((self._group, count, prefix + tree), dtype=self.layout.dtype, device=visible.device)
-        mask[:, :, prefix:].masked_fill_(~visible, float("-inf"))
-        return Segment(cache, rows, prefix + offset, mask.view(-1, prefix + tree))
+        mask = segment_mask(visible, cache.length, self._group, self.layout.dtype)
+        return Segment(cache, rows, cache.length + offset, mask)
 
     def expand(
         self,

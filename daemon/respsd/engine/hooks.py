@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from respsd.control.controller import Decision
 from respsd.engine.events import RequestFinished
 from respsd.engine.window import StepMeasure
 from respsd.experience.records import TransitionRecord
@@ -21,6 +22,9 @@ class EngineHooks:
 
     def after_window(self, window: TransitionRecord) -> None:
         """A window of one sequence closed; one that the request's end cut is marked truncated."""
+
+    def after_switch(self, before: Decision, decision: Decision) -> None:
+        """A window closed whose action is not that of the window before it in its sequence."""
 
     def drafter_fault(self) -> None:
         """A tree held NaN or Inf; its step went on without speculation."""
@@ -57,6 +61,11 @@ class HookChain(EngineHooks):
         """See `EngineHooks`."""
         for each in self._hooks:
             each.after_window(window)
+
+    def after_switch(self, before: Decision, decision: Decision) -> None:
+        """See `EngineHooks`."""
+        for each in self._hooks:
+            each.after_switch(before, decision)
 
     def drafter_fault(self) -> None:
         """See `EngineHooks`."""

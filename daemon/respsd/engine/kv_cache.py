@@ -10,6 +10,7 @@ from bisect import insort
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from respsd.errors import InvalidRequest, Overloaded
@@ -56,17 +57,27 @@ class SequenceCache:
         self.first_slot = first_slot
         self.data = layout.empty(capacity) if data is None else data
 
-    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put rows at `start` and return all rows up to their end.
+    def write(
+        self, layer: int, start: int, keys: Tensor, values: Tensor, taken: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Put rows at `start` and return all rows up to their end, or so many with rows of zeros behind them.
 
         :param keys: [kv_heads, rows, head_dim]; `values` likewise.
-        :return: keys and values, each [kv_heads, start + rows, head_dim], views of the buffer.
+        :param taken: rows that are wanted, at least those up to the end; None: those.
+        :return: keys and values, each [kv_heads, taken, head_dim], views of the buffer as far as it goes.
         """
         end = start + keys.shape[1]
         cached_keys, cached_values = self.data[layer].unbind()
         cached_keys[:, start:end] = keys
         cached_values[:, start:end] = values
-        return cached_keys[:, :end], cached_values[:, :end]
+        if taken is None or taken == end:
+            return cached_keys[:, :end], cached_values[:, :end]
+        if taken > self.data.shape[3]:
+            missing = (0, 0, 0, taken - end)
+            return F.pad(cached_keys[:, :end], missing), F.pad(cached_values[:, :end], missing)
+        # Whatever an earlier forward left there may not even be a number, and hidden NaN times zero is NaN.
+        self.data[layer, :, :, end:taken] = 0.0
+        return cached_keys[:, :taken], cached_values[:, :taken]
 
     def copy_prefix(self, other: SequenceCache, length: int) -> None:
         """Begin with the first rows of another cache, committed there."""

@@ -13,6 +13,8 @@ how many rows there are, which `exact` builds on; MKL's does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,8 +22,16 @@ from torch import Tensor
 _ROWS = 16
 """Rows that oneDNN's layout is chosen for; products with other numbers of rows are as right, and nearly as fast."""
 
-_EVERY_SIZE = 16
-"""Rows up to which each number has a kernel of its own; more are padded to a rounder number (`padded_rows`)."""
+_MOST_ROWS = 1024
+"""Rows of one product in oneDNN's layout; more are computed in several."""
+
+PRODUCT_ROWS = (*range(1, 17), *range(24, 65, 8), *range(96, 257, 32), *range(384, _MOST_ROWS + 1, 128))
+"""Numbers of rows that products in oneDNN's layout have; others are padded to the next.
+
+oneDNN makes a kernel for every number of rows of every shape of weight, and keeps up to a thousand of them. Each takes
+0.6 MB and a millisecond to make (measured on a Xeon with AMX), so a daemon that makes one whenever a step has a new
+number of rows grows for hours. These it makes at the start, see `make_kernels`: 20 MB for each shape.
+"""
 
 _WIDE = 2
 """Outputs per input from which other layouts beat MKL's in float32; narrower layers take the same time in all."""
@@ -58,15 +68,33 @@ class PackedLinear:
         if self._few is not None and x.shape[-2] <= _TRANSPOSED_ROWS:
             return F.linear(x, self._few.t(), self._bias)
         rows = x.shape[:-1].numel()
-        padded = padded_rows(rows)
-        if padded == rows:
+        if padded_rows(rows) == rows:
             return self._product(x)
-        flat = F.pad(x.reshape(rows, x.shape[-1]), (0, 0, 0, padded - rows))  # [padded, in]
-        return self._product(flat)[:rows].view(*x.shape[:-1], -1)
+        flat = x.reshape(rows, x.shape[-1])
+        parts = [self._padded(part) for part in flat.split(_MOST_ROWS)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*x.shape[:-1], -1)
+
+    def make_kernels(self) -> None:
+        """Have every kernel made that a product of this layer can need."""
+        if self._many is not None:
+            inputs = torch.zeros((_MOST_ROWS, self._many.shape[1]), dtype=self._many.dtype)
+            for rows in PRODUCT_ROWS:
+                self._product(inputs[:rows])
+
+    def _padded(self, x: Tensor) -> Tensor:
+        """A product of at most `_MOST_ROWS` rows, [rows, in]."""
+        rows = x.shape[0]
+        padded = padded_rows(rows)
+        return self._product(x if padded == rows else F.pad(x, (0, 0, 0, padded - rows)))[:rows]
 
     def _product(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._many, self._bias, "none", [], "")
         return out
+
+    @property
+    def kernels(self) -> tuple[object, ...]:
+        """What oneDNN's kernels for it are made for: layers with the same share them."""
+        return () if self._many is None else (self._many.shape, self._many.dtype, self._bias is None)
 
     @property
     def keeps_weight(self) -> bool:
@@ -75,15 +103,14 @@ class PackedLinear:
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows that a product of so many is computed with.
+    """The number of rows that a product of so many is computed with; of each of several, where that is less."""
+    return next((size for size in PRODUCT_ROWS if size >= rows), _MOST_ROWS)
 
-    oneDNN makes and keeps a kernel, half a megabyte and more, for every number of rows of every layer: over all numbers
-    up to 600 the demo model's would take 1.4 GB, over these 0.14 GB.
-    """
-    if rows <= _EVERY_SIZE:
-        return rows
-    step = 8 if rows <= 64 else 32 if rows <= 256 else 128
-    return -(-rows // step) * step
+
+def make_kernels(layers: Iterable[PackedLinear]) -> None:
+    """Have the kernels made that products of these layers can need, which their first use would do, at any time."""
+    for layer in {layer.kernels: layer for layer in layers}.values():
+        layer.make_kernels()
 
 
 def extra_bytes(weight: Tensor) -> int:

@@ -140,8 +140,11 @@ class Stepper:
         if sequence.window is not None:
             row = sequence.window.close(self._observations.schema.fingerprint, truncated=truncated)
             if row is not None:
-                sequence.transitions.append(row)
+                before = sequence.transitions[-1].decision if sequence.transitions else row.decision
+                sequence.transitions.append(row.at_rest())
                 self._hooks.after_window(row)
+                if row.decision.action != before.action:
+                    self._hooks.after_switch(before, row.decision)
             sequence.window = None
 
     def _open_windows(self, opening: list[Sequence], batch_size: int) -> None:

@@ -14,9 +14,10 @@ from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from respsd.engine import attention
-from respsd.engine.attention import PackedSegment, Segment
+from respsd.engine.attention import PackedSegment, plain_segment
 from respsd.engine.exact_attention import exact_segment
 from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.engine.packed_linear import PackedLinear, make_kernels
 from respsd.engine.target_weights import Packing, pack_linears
 from respsd.errors import CheckpointError
 
@@ -164,10 +165,7 @@ class Target:
         cache = rows.cache
         if self.exact:
             return exact_segment(cache, place, None if rows.causal else rows.visible)
-        mask = None
-        if rows.visible is not None:
-            mask = attention.segment_mask(rows.visible, cache.length, self.group, self.layout.dtype)
-        return Segment(cache, place, cache.length, mask)
+        return plain_segment(cache, place, rows.visible, self.group)
 
     def _lay_out_weights(self, packed_weights: bool | None, *, exact: bool) -> None:
         if self.layout.device.type != "cpu" and not exact:
@@ -175,6 +173,11 @@ class Target:
         self.packing = pack_linears(
             self._model, exact=exact, spare_bytes=None if packed_weights is None else _UNBOUNDED
         )
+
+    def make_kernels(self) -> None:
+        """See `packed_linear.make_kernels`."""
+        forwards = (module.forward for module in self._model.modules())
+        make_kernels(forward for forward in forwards if isinstance(forward, PackedLinear))
 
     def tap(self, layers: tuple[int, int, int]) -> None:
         """Take the features from the inputs of these layers (0-based), low | mid | high."""

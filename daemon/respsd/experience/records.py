@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from respsd.control.action import Action
-from respsd.control.controller import Decision
+from respsd.control.controller import Decision, EndedBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,13 @@ class TransitionRecord:
     last_step_tokens: int = 0
     """Committed by the last step; of a truncated window they may be cut by the request's end."""
     last_step_ns: int = 0
+
+    def at_rest(self) -> TransitionRecord:
+        """The row as it waits to be written, with nothing of the running rollout."""
+        block = self.decision.block
+        if block is None:
+            return self
+        return replace(self, decision=replace(self.decision, block=EndedBlock(block.number)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from respsd.rollout.moves import PolicyMoves, ServingAliases
 from respsd.rollout.plan import NOTHING, Plan
 from respsd.rollout.round import SHADOW, Round
 from respsd.rollout.rounds import RoundMaker, candidate_contest, holdout_contests, in_force, is_off
-from respsd.rollout.status import RolloutStatus, RoundStatus
+from respsd.rollout.status import SLOWER, RolloutStatus, RoundStatus
 from respsd.rollout.trials import Event, Observed, Shadowed, Trials, Tripped
 from respsd.settings_learning import RolloutSettings
 
@@ -188,7 +188,7 @@ class Rollout:
     def _act_on(self, round_: Round, verdict: Verdict) -> None:
         match verdict:
             case Verdict.ROLLBACK:
-                self._roll_back(round_, "slower", None)
+                self._roll_back(round_, SLOWER, None)
             case Verdict.PROMOTE if round_.is_evaluation and round_.stage == len(self._settings.ramp):
                 self._promote(round_)
             case Verdict.INCONCLUSIVE if round_.is_evaluation:

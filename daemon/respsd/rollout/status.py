@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from respsd.rollout.contest import Kind
 from respsd.rollout.round import SHADOW, Round
 
+SLOWER = "slower"
+"""Why a version was rolled back that no guard stopped: it lost its comparison."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundStatus:
@@ -47,8 +50,8 @@ class RoundStatus:
 
     def describe(self) -> str:
         """In words, speeds as ratios."""
-        subject, control = self.subject_version, self.control_version
-        what = f"{self.kind}: version {subject} against {control}, "
+        control = "plain decoding" if self.kind == "off" else _version(self.control_version)
+        what = f"{self.kind}: version {_version(self.subject_version)} against {control}, "
         if self.stage == SHADOW and self.kind == "candidate":
             return f"{what}in the shadow"
         bounds = f"{math.exp(self.lower):.3f} to {math.exp(self.upper):.3f}"
@@ -61,7 +64,7 @@ class RolloutStatus:
 
     rounds: tuple[RoundStatus, ...] = ()
     rollbacks: Mapping[str, int] = field(default_factory=dict)
-    """Automatic ones of this run of the daemon, by reason: `slower` or the guard that tripped."""
+    """Automatic ones of this run of the daemon, by reason: SLOWER or the guard that tripped."""
     promotions: int = 0
     cooldown_until_ns: int | None = None
     """UTC; None where none is on."""
@@ -76,3 +79,7 @@ class RolloutStatus:
         if self.waiting is not None:
             lines.append(f"the candidate waits: {self.waiting}")
         return lines
+
+
+def _version(number: int | None) -> str:
+    return "built-in" if number is None else str(number)

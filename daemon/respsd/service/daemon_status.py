@@ -159,4 +159,5 @@ def _totals_message(totals: Totals) -> status_pb2.Totals:
         accepted_tokens=totals.accepted_tokens,
         actions=[status_pb2.ActionTotals(action=action, steps=steps) for action, steps in totals.actions.items()],
         requests=totals.requests,
+        action_switches=totals.action_switches,
     )

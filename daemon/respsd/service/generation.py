@@ -18,6 +18,7 @@ from respsd.engine.request import GenerationRequest
 from respsd.engine.samples import samples_of
 from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest
 from respsd.service.answer import Answer, opening_messages, part_messages
+from respsd.service.answer_size import check_sent
 from respsd.service.calls import note_request
 from respsd.service.concurrency import Concurrency, client_of
 from respsd.service.event_stream import EventStream
@@ -59,7 +60,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             answer = Answer(accepted)
             async for part in events:
                 answer.add(part)
-        return answer.message()
+        whole = answer.message()
+        check_sent(accepted, whole.ByteSize(), self._reader.limits.max_answer_bytes)
+        return whole
 
     # A coroutine that writes, and no generator: so a cancel that comes while a slow reader holds up a write is raised
     # here, and not in the library while the generator waits for the garbage collector.
@@ -115,8 +118,10 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, message: GenerateMessage, context: Context
     ) -> AsyncIterator[tuple[GenerationRequest, EventStream]]:
         """The accepted request and its events; a cancel or a deadline ends it in the engine too."""
+        began_ns = self._clock.monotonic_ns()
         with self.concurrency.counted(client_of(context.peer()), self._reader.limits):
             request = await self._accept(message, context)
+            read_ns = self._clock.monotonic_ns()
             events = self._submit(request)
             note_request(request, events)
             try:
@@ -127,7 +132,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 if events.end is None:
                     log.info("request_abandoned", finish_reason="cancelled")
                 elif isinstance(events.end, RequestFinished):
-                    _log_finished(events.end)
+                    seconds = (self._clock.monotonic_ns() - began_ns) / 1e9
+                    _log_finished(events.end, seconds, read_seconds=(read_ns - began_ns) / 1e9)
 
     async def _accept(self, message: GenerateMessage, context: Context) -> GenerationRequest:
         if self._draining:
@@ -178,8 +184,12 @@ def _check_deadline(context: Context) -> float | None:
     return left
 
 
-def _log_finished(finished: RequestFinished) -> None:
-    """One line a request; lengths and times, never text. A failed request's line is the interceptor's."""
+def _log_finished(finished: RequestFinished, seconds: float, *, read_seconds: float) -> None:
+    """One line a request; lengths and times, never text. A failed request's line is the interceptor's.
+
+    :param seconds: from its arrival until its answer was written
+    :param read_seconds: of these, for checking and tokenizing it
+    """
     log.info(
         "request_finished",
         finish_reason=finished.reason.value,
@@ -190,6 +200,8 @@ def _log_finished(finished: RequestFinished) -> None:
         accepted_tokens=finished.accepted_tokens,
         policy_version_first=finished.policy_version_first,
         policy_version_last=finished.policy_version_last,
+        seconds=seconds,
+        read_seconds=read_seconds,
         queue_seconds=finished.queue_seconds,
         prefill_seconds=finished.prefill_seconds,
         decode_seconds=finished.decode_seconds,

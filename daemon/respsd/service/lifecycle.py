@@ -69,6 +69,7 @@ async def serve_until_signalled(
     }
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that came while the daemon loaded comes now
     try:
         announce()
         await asked.wait()

@@ -36,6 +36,8 @@ class Limits:
     max_top_logprobs: int = 20
     """Most probable tokens that are told at each place."""
     max_time_limit_seconds: float = 86_400.0
+    max_answer_bytes: int = 16 << 20
+    """Of an answer that comes whole; clients of this project take no larger message."""
     largest_action: Action = LARGEST_PUBLISHED
     """No knob of a request's own action may exceed it."""
     max_policy_name: int = 64

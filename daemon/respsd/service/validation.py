@@ -10,6 +10,7 @@ from respsd.control.action import Action
 from respsd.engine.api import ModelInfo, Tokenizer
 from respsd.engine.request import MAX_SEED, GenerationRequest, Priority, SamplingParams, Speculation, StoppingParams
 from respsd.errors import InvalidRequest
+from respsd.service.answer_size import check_size
 from respsd.service.limits import Limits
 from respsd_client.v1 import generation_pb2
 
@@ -47,7 +48,7 @@ class RequestReader:
         prompt_ids = self.prompt_ids(message.prompt)
         budget, clamped = self._budget(message.stopping, len(prompt_ids))
         keep_special = message.HasField("skip_special_tokens") and not message.skip_special_tokens
-        return GenerationRequest(
+        request = GenerationRequest(
             request_id=request_id,
             prompt_ids=prompt_ids,
             stopping=self._stopping(message.stopping, budget),
@@ -62,6 +63,9 @@ class RequestReader:
             samples=samples,
             priority=_priority(message.priority),
         )
+        if isinstance(message, generation_pb2.GenerateRequest):
+            check_size(request, self.model.vocab_size, self.limits.max_answer_bytes)
+        return request
 
     def prompt_ids(self, prompt: generation_pb2.Prompt) -> tuple[int, ...]:
         """Token ids of a prompt in any of its forms, the last ones where it is to be truncated; at least one."""
@@ -101,8 +105,8 @@ class RequestReader:
         for index, message in enumerate(chat.messages):
             if not message.role:
                 raise InvalidRequest(f"prompt.chat.messages[{index}].role", "", "it must not be empty")
-        self._check_bytes("prompt.chat.messages", [message.content for message in chat.messages])
         turns = [{"role": message.role, "content": message.content} for message in chat.messages]
+        self._check_bytes("prompt.chat.messages", (text for turn in turns for text in turn.values()))
         return tuple(self.tokenizer.render_chat(turns))
 
     def _budget(self, stopping: generation_pb2.Stopping, prompt_tokens: int) -> tuple[int, bool]:

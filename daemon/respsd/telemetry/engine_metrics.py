@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from respsd.control.controller import Decision
 from respsd.engine.events import RequestFinished
 from respsd.engine.hooks import EngineHooks
 from respsd.engine.window import StepMeasure
-from respsd.telemetry.metrics import Metrics
+from respsd.telemetry.metrics import BETWEEN_ARMS, Metrics
 
 
 class EngineMetrics(EngineHooks):
@@ -24,6 +25,10 @@ class EngineMetrics(EngineHooks):
         self._metrics.tokens_generated(arm, step.committed_tokens, seconds)
         self._metrics.tokens_followed(step.committed_tokens, seconds)
         self._metrics.step_ran(step.applied, step.drafted_tokens, step.accepted_tokens, step.committed_tokens)
+
+    def after_switch(self, before: Decision, decision: Decision) -> None:
+        """A sequence goes on under another draft tree."""
+        self._metrics.action_switched(decision.arm if decision.arm == before.arm else BETWEEN_ARMS)
 
     def drafter_fault(self) -> None:
         """A NaN or Inf in the drafts."""

@@ -5,6 +5,9 @@ Tokens per second of an arm, its drafts' acceptance and the mean number of runni
     rate(respsd_generated_tokens_total[5m]) / rate(respsd_decode_seconds_total[5m])
     rate(respsd_spec_accepted_tokens_total[5m]) / rate(respsd_spec_draft_tokens_total[5m])
     avg_over_time(respsd_running_requests[5m])
+
+A controller that cannot make up its mind shows as `rate(respsd_action_switches_total[5m])`: how often sequences go on
+under another draft tree, at most once a window.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, start_http_server
@@ -23,7 +27,7 @@ from respsd.address import split_host_port
 from respsd.control.action import Action
 from respsd.engine.api import EngineLoad
 from respsd.errors import SettingsError
-from respsd.experience.recorder import RecorderStatus
+from respsd.experience.recorder import DropReason, RecorderStatus
 
 NO_REASON = "none"
 """finish_reason of a request that was refused or failed."""
@@ -43,6 +47,9 @@ rate that could not meet it or the deadline), .max_in_flight, .max_client_reques
 memory in a step; a daemon that starts or stops; any other limit."""
 OTHER = "other"
 """Label of actions outside the table: clients may name any, and each label value is a series for ever."""
+
+BETWEEN_ARMS = "between"
+"""Arm of a switch that no controller made: a rollout gave the window to another arm, which wants another tree."""
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -128,6 +135,12 @@ class Metrics:
             ["tokens", "depth", "topk"],
             registry=registry,
         )
+        self._switches = Counter(
+            "respsd_action_switches",
+            "Windows under another action than the one before in their sequence, by the arm that chose both.",
+            ["arm"],
+            registry=registry,
+        )
         self._accept_length = Histogram(
             "respsd_spec_accept_length",
             "Committed tokens of a step that drafted.",
@@ -173,6 +186,10 @@ class Metrics:
         self._accepted.inc(accepted)
         if drafted:
             self._accept_length.observe(committed)
+
+    def action_switched(self, arm: str) -> None:
+        """Count a change of a sequence's action; BETWEEN_ARMS where another arm than before made the choice."""
+        self._switches.labels(arm).inc()
 
     def draft_was_nan(self) -> None:
         """Count a step that lost its speculation to a NaN or Inf of the drafter."""
@@ -227,8 +244,8 @@ def _recorder_metrics(status: RecorderStatus) -> Iterator[Metric]:
     dropped = CounterMetricFamily(
         "respsd_transitions_dropped", "Windows that the log did not get, by reason.", labels=["reason"]
     )
-    for reason, rows in status.dropped_rows.items():
-        dropped.add_metric([reason], rows)
+    for reason in get_args(DropReason):  # 0 is a figure too: a rate needs a beginning
+        dropped.add_metric([reason], status.dropped_rows.get(reason, 0))
     yield dropped
 
 

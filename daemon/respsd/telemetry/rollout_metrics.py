@@ -7,11 +7,15 @@ Tokens and seconds by arm are counters of the engine's own metrics: `respsd_gene
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from respsd.rollout.status import RolloutStatus
+from respsd.rollout.guards import Guard
+from respsd.rollout.status import SLOWER, RolloutStatus
+
+_REASONS = (SLOWER, *get_args(Guard))
 
 
 def watch_rollout(registry: CollectorRegistry, status: Callable[[], RolloutStatus]) -> None:
@@ -40,8 +44,8 @@ class _AtScrape(Collector):
             pairs.add_metric([each.kind], each.pairs)
             share.add_metric([each.kind], each.share)
         rollbacks = CounterMetricFamily("respsd_rollbacks", "Automatic rollbacks, by reason.", labels=["reason"])
-        for reason, count in status.rollbacks.items():
-            rollbacks.add_metric([reason], count)
+        for reason in _REASONS:  # 0 is a figure too: a rate needs a beginning
+            rollbacks.add_metric([reason], status.rollbacks.get(reason, 0))
         yield from (ratio, pairs, share, rollbacks)
         yield CounterMetricFamily("respsd_promotions", "Automatic promotions.", value=status.promotions)
         yield GaugeMetricFamily(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import structlog
 
@@ -52,6 +54,27 @@ class Notifier:
     def extend_timeout(self, seconds: float) -> None:
         """Ask for this much time from now, before systemd takes a long start or stop for a hang."""
         self._send(f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
+
+    @contextmanager
+    def asking_for_time(self, seconds: float, every_seconds: float = 60.0) -> Iterator[None]:
+        """Ask for `seconds` again and again until the `with` ends.
+
+        How long a start takes depends on what it has to fetch; only one that cannot even ask is to count as a hang.
+        """
+        self.extend_timeout(seconds)
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.wait(every_seconds):
+                self.extend_timeout(seconds)
+
+        thread = threading.Thread(target=ask, name="ask-for-time", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def alive(self) -> None:
         """The engine moved, or has nothing to do; without this word in time systemd restarts the daemon."""

@@ -27,6 +27,8 @@ class Totals:
     """Steps, by action."""
     requests: Mapping[str, int] = field(default_factory=dict)
     """Requests that ended, by code."""
+    action_switches: int = 0
+    """Windows that went on under another action than the one before in their sequence."""
 
 
 def read_totals(registry: CollectorRegistry) -> Totals:
@@ -55,6 +57,7 @@ def read_totals(registry: CollectorRegistry) -> Totals:
             for key, steps in by("respsd_action_steps_total", "tokens", "depth", "topk").items()
         },
         requests={key[0]: int(count) for key, count in by("respsd_requests_total", "code").items()},
+        action_switches=int(by("respsd_action_switches_total").get((), 0)),
     )
 
 

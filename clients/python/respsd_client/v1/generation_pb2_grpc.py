@@ -72,7 +72,8 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Generate answers once, when the output is complete.
+        """Generate answers once, when the output is complete. Where that could take more bytes than clients receive, as very
+        many log-probabilities do, the request is refused; a stream is not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

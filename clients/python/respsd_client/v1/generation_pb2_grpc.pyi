@@ -40,7 +40,9 @@ class GenerationServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
-    """Generate answers once, when the output is complete."""
+    """Generate answers once, when the output is complete. Where that could take more bytes than clients receive, as very
+    many log-probabilities do, the request is refused; a stream is not.
+    """
     GenerateStream: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateStreamRequest, _generation_pb2.GenerateStreamResponse]
     """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
     chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
@@ -62,7 +64,9 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generate answers once, when the output is complete."""
+    """Generate answers once, when the output is complete. Where that could take more bytes than clients receive, as very
+    many log-probabilities do, the request is refused; a stream is not.
+    """
     GenerateStream: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateStreamRequest, _generation_pb2.GenerateStreamResponse]  # type: ignore[assignment]
     """GenerateStream sends tokens as they are committed: started, the prompt's log-probabilities where asked for,
     chunks, finished. The seed decides the output, so with the same seed the chunks joined are what Generate returns.
@@ -87,7 +91,9 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _generation_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_generation_pb2.GenerateResponse, _abc.Awaitable[_generation_pb2.GenerateResponse]]:
-        """Generate answers once, when the output is complete."""
+        """Generate answers once, when the output is complete. Where that could take more bytes than clients receive, as very
+        many log-probabilities do, the request is refused; a stream is not.
+        """
 
     @_abc_1.abstractmethod
     def GenerateStream(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16respsd/v1/status.proto\x12\trespsd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n\x0eGetLoadRequest\"\x97\x05\n\x0fGetLoadResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x1a\n\x12kv_tokens_reserved\x18\x03 \x01(\x04\x12\x17\n\x0fkv_tokens_total\x18\x04 \x01(\x04\x12\x1e\n\x16seconds_since_progress\x18\x05 \x01(\x01\x12\x11\n\taccepting\x18\x06 \x01(\x08\x12\x13\n\x0bmax_running\x18\x07 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x08 \x01(\r\x12\x16\n\x0ewaiting_tokens\x18\t \x01(\x04\x12\x1f\n\x12max_waiting_tokens\x18\n \x01(\x04H\x00\x88\x01\x01\x12N\n\x13waiting_by_priority\x18\x0b \x03(\x0b\x32\x31.respsd.v1.GetLoadResponse.WaitingByPriorityEntry\x12\x1e\n\x16oldest_waiting_seconds\x18\x0c \x01(\x01\x12\"\n\x15\x65xpected_wait_seconds\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11max_queue_seconds\x18\x0e \x01(\x01H\x02\x88\x01\x01\x12\x11\n\tin_flight\x18\x0f \x01(\r\x12\x15\n\rmax_in_flight\x18\x10 \x01(\r\x12 \n\x13max_client_requests\x18\x11 \x01(\rH\x03\x88\x01\x01\x1a\x38\n\x16WaitingByPriorityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x42\x15\n\x13_max_waiting_tokensB\x18\n\x16_expected_wait_secondsB\x14\n\x12_max_queue_secondsB\x16\n\x14_max_client_requests\"\x12\n\x10GetStatusRequest\"\xc8\x03\n\x11GetStatusResponse\x12\x1f\n\x05phase\x18\x01 \x01(\x0e\x32\x10.respsd.v1.Phase\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x16\n\x0e\x64\x61\x65mon_version\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12+\n\x07started\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\taddresses\x18\x06 \x03(\t\x12\x0e\n\x06target\x18\x07 \x01(\t\x12\x14\n\x07\x64rafter\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12(\n\x04load\x18\x0b \x01(\x0b\x32\x1a.respsd.v1.GetLoadResponse\x12*\n\x08policies\x18\x0c \x03(\x0b\x32\x18.respsd.v1.ServingPolicy\x12!\n\x06totals\x18\r \x01(\x0b\x32\x11.respsd.v1.Totals\x12\x1c\n\x0flearning_paused\x18\x0e \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07rollout\x18\x0f \x03(\t\x12\x0f\n\x07notices\x18\x10 \x03(\tB\n\n\x08_drafterB\x12\n\x10_learning_paused\"@\n\rServingPolicy\x12\r\n\x05\x61lias\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"\xeb\x01\n\x06Totals\x12\"\n\x04\x61rms\x18\x01 \x03(\x0b\x32\x14.respsd.v1.ArmTotals\x12\x16\n\x0e\x64rafted_tokens\x18\x02 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x03 \x01(\x04\x12(\n\x07\x61\x63tions\x18\x04 \x03(\x0b\x32\x17.respsd.v1.ActionTotals\x12\x31\n\x08requests\x18\x05 \x03(\x0b\x32\x1f.respsd.v1.Totals.RequestsEntry\x1a/\n\rRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"@\n\tArmTotals\x12\x0b\n\x03\x61rm\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x03 \x01(\x01\"-\n\x0c\x41\x63tionTotals\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x01(\x04\"\x15\n\x13ListRequestsRequest\"C\n\x14ListRequestsResponse\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.respsd.v1.RunningRequest\"\xba\x01\n\x0eRunningRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.respsd.v1.RequestState\x12\x13\n\x0b\x61ge_seconds\x18\x04 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x18\n\x10generated_tokens\x18\x06 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x07 \x01(\r*k\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x0f\n\x0bPHASE_READY\x10\x02\x12\x12\n\x0ePHASE_DRAINING\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04*f\n\x0cRequestState\x12\x1d\n\x19REQUEST_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REQUEST_STATE_WAITING\x10\x01\x12\x1c\n\x18REQUEST_STATE_GENERATING\x10\x02\x32\xea\x01\n\rStatusService\x12@\n\x07GetLoad\x12\x19.respsd.v1.GetLoadRequest\x1a\x1a.respsd.v1.GetLoadResponse\x12\x46\n\tGetStatus\x12\x1b.respsd.v1.GetStatusRequest\x1a\x1c.respsd.v1.GetStatusResponse\x12O\n\x0cListRequests\x12\x1e.respsd.v1.ListRequestsRequest\x1a\x1f.respsd.v1.ListRequestsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16respsd/v1/status.proto\x12\trespsd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x10\n\x0eGetLoadRequest\"\x97\x05\n\x0fGetLoadResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x1a\n\x12kv_tokens_reserved\x18\x03 \x01(\x04\x12\x17\n\x0fkv_tokens_total\x18\x04 \x01(\x04\x12\x1e\n\x16seconds_since_progress\x18\x05 \x01(\x01\x12\x11\n\taccepting\x18\x06 \x01(\x08\x12\x13\n\x0bmax_running\x18\x07 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x08 \x01(\r\x12\x16\n\x0ewaiting_tokens\x18\t \x01(\x04\x12\x1f\n\x12max_waiting_tokens\x18\n \x01(\x04H\x00\x88\x01\x01\x12N\n\x13waiting_by_priority\x18\x0b \x03(\x0b\x32\x31.respsd.v1.GetLoadResponse.WaitingByPriorityEntry\x12\x1e\n\x16oldest_waiting_seconds\x18\x0c \x01(\x01\x12\"\n\x15\x65xpected_wait_seconds\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x1e\n\x11max_queue_seconds\x18\x0e \x01(\x01H\x02\x88\x01\x01\x12\x11\n\tin_flight\x18\x0f \x01(\r\x12\x15\n\rmax_in_flight\x18\x10 \x01(\r\x12 \n\x13max_client_requests\x18\x11 \x01(\rH\x03\x88\x01\x01\x1a\x38\n\x16WaitingByPriorityEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x42\x15\n\x13_max_waiting_tokensB\x18\n\x16_expected_wait_secondsB\x14\n\x12_max_queue_secondsB\x16\n\x14_max_client_requests\"\x12\n\x10GetStatusRequest\"\xc8\x03\n\x11GetStatusResponse\x12\x1f\n\x05phase\x18\x01 \x01(\x0e\x32\x10.respsd.v1.Phase\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x16\n\x0e\x64\x61\x65mon_version\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12+\n\x07started\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\taddresses\x18\x06 \x03(\t\x12\x0e\n\x06target\x18\x07 \x01(\t\x12\x14\n\x07\x64rafter\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\r\n\x05\x64type\x18\t \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\n \x01(\t\x12(\n\x04load\x18\x0b \x01(\x0b\x32\x1a.respsd.v1.GetLoadResponse\x12*\n\x08policies\x18\x0c \x03(\x0b\x32\x18.respsd.v1.ServingPolicy\x12!\n\x06totals\x18\r \x01(\x0b\x32\x11.respsd.v1.Totals\x12\x1c\n\x0flearning_paused\x18\x0e \x01(\tH\x01\x88\x01\x01\x12\x0f\n\x07rollout\x18\x0f \x03(\t\x12\x0f\n\x07notices\x18\x10 \x03(\tB\n\n\x08_drafterB\x12\n\x10_learning_paused\"@\n\rServingPolicy\x12\r\n\x05\x61lias\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"\x84\x02\n\x06Totals\x12\"\n\x04\x61rms\x18\x01 \x03(\x0b\x32\x14.respsd.v1.ArmTotals\x12\x16\n\x0e\x64rafted_tokens\x18\x02 \x01(\x04\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x03 \x01(\x04\x12(\n\x07\x61\x63tions\x18\x04 \x03(\x0b\x32\x17.respsd.v1.ActionTotals\x12\x31\n\x08requests\x18\x05 \x03(\x0b\x32\x1f.respsd.v1.Totals.RequestsEntry\x12\x17\n\x0f\x61\x63tion_switches\x18\x06 \x01(\x04\x1a/\n\rRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"@\n\tArmTotals\x12\x0b\n\x03\x61rm\x18\x01 \x01(\t\x12\x0e\n\x06tokens\x18\x02 \x01(\x04\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x03 \x01(\x01\"-\n\x0c\x41\x63tionTotals\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x01(\x04\"\x15\n\x13ListRequestsRequest\"C\n\x14ListRequestsResponse\x12+\n\x08requests\x18\x01 \x03(\x0b\x32\x19.respsd.v1.RunningRequest\"\xba\x01\n\x0eRunningRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.respsd.v1.RequestState\x12\x13\n\x0b\x61ge_seconds\x18\x04 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x05 \x01(\r\x12\x18\n\x10generated_tokens\x18\x06 \x01(\r\x12\x16\n\x0emax_new_tokens\x18\x07 \x01(\r*k\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x0f\n\x0bPHASE_READY\x10\x02\x12\x12\n\x0ePHASE_DRAINING\x10\x03\x12\x12\n\x0ePHASE_STOPPING\x10\x04*f\n\x0cRequestState\x12\x1d\n\x19REQUEST_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15REQUEST_STATE_WAITING\x10\x01\x12\x1c\n\x18REQUEST_STATE_GENERATING\x10\x02\x32\xea\x01\n\rStatusService\x12@\n\x07GetLoad\x12\x19.respsd.v1.GetLoadRequest\x1a\x1a.respsd.v1.GetLoadResponse\x12\x46\n\tGetStatus\x12\x1b.respsd.v1.GetStatusRequest\x1a\x1c.respsd.v1.GetStatusResponse\x12O\n\x0cListRequests\x12\x1e.respsd.v1.ListRequestsRequest\x1a\x1f.respsd.v1.ListRequestsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,10 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETLOADRESPONSE_WAITINGBYPRIORITYENTRY']._serialized_options = b'8\001'
   _globals['_TOTALS_REQUESTSENTRY']._loaded_options = None
   _globals['_TOTALS_REQUESTSENTRY']._serialized_options = b'8\001'
-  _globals['_PHASE']._serialized_start=1931
-  _globals['_PHASE']._serialized_end=2038
-  _globals['_REQUESTSTATE']._serialized_start=2040
-  _globals['_REQUESTSTATE']._serialized_end=2142
+  _globals['_PHASE']._serialized_start=1956
+  _globals['_PHASE']._serialized_end=2063
+  _globals['_REQUESTSTATE']._serialized_start=2065
+  _globals['_REQUESTSTATE']._serialized_end=2167
   _globals['_GETLOADREQUEST']._serialized_start=70
   _globals['_GETLOADREQUEST']._serialized_end=86
   _globals['_GETLOADRESPONSE']._serialized_start=89
@@ -53,19 +53,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVINGPOLICY']._serialized_start=1233
   _globals['_SERVINGPOLICY']._serialized_end=1297
   _globals['_TOTALS']._serialized_start=1300
-  _globals['_TOTALS']._serialized_end=1535
-  _globals['_TOTALS_REQUESTSENTRY']._serialized_start=1488
-  _globals['_TOTALS_REQUESTSENTRY']._serialized_end=1535
-  _globals['_ARMTOTALS']._serialized_start=1537
-  _globals['_ARMTOTALS']._serialized_end=1601
-  _globals['_ACTIONTOTALS']._serialized_start=1603
-  _globals['_ACTIONTOTALS']._serialized_end=1648
-  _globals['_LISTREQUESTSREQUEST']._serialized_start=1650
-  _globals['_LISTREQUESTSREQUEST']._serialized_end=1671
-  _globals['_LISTREQUESTSRESPONSE']._serialized_start=1673
-  _globals['_LISTREQUESTSRESPONSE']._serialized_end=1740
-  _globals['_RUNNINGREQUEST']._serialized_start=1743
-  _globals['_RUNNINGREQUEST']._serialized_end=1929
-  _globals['_STATUSSERVICE']._serialized_start=2145
-  _globals['_STATUSSERVICE']._serialized_end=2379
+  _globals['_TOTALS']._serialized_end=1560
+  _globals['_TOTALS_REQUESTSENTRY']._serialized_start=1513
+  _globals['_TOTALS_REQUESTSENTRY']._serialized_end=1560
+  _globals['_ARMTOTALS']._serialized_start=1562
+  _globals['_ARMTOTALS']._serialized_end=1626
+  _globals['_ACTIONTOTALS']._serialized_start=1628
+  _globals['_ACTIONTOTALS']._serialized_end=1673
+  _globals['_LISTREQUESTSREQUEST']._serialized_start=1675
+  _globals['_LISTREQUESTSREQUEST']._serialized_end=1696
+  _globals['_LISTREQUESTSRESPONSE']._serialized_start=1698
+  _globals['_LISTREQUESTSRESPONSE']._serialized_end=1765
+  _globals['_RUNNINGREQUEST']._serialized_start=1768
+  _globals['_RUNNINGREQUEST']._serialized_end=1954
+  _globals['_STATUSSERVICE']._serialized_start=2170
+  _globals['_STATUSSERVICE']._serialized_end=2404
 # @@protoc_insertion_point(module_scope)

@@ -395,10 +395,13 @@ class Totals(_message.Message):
     ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     ACTIONS_FIELD_NUMBER: _builtins.int
     REQUESTS_FIELD_NUMBER: _builtins.int
+    ACTION_SWITCHES_FIELD_NUMBER: _builtins.int
     drafted_tokens: _builtins.int
     """Drafted tokens that were verified."""
     accepted_tokens: _builtins.int
     """Drafted tokens that were kept."""
+    action_switches: _builtins.int
+    """Windows that went on under another action than the one before in their sequence."""
     @_builtins.property
     def arms(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArmTotals]:
         """By the arm that chose the trees."""
@@ -419,10 +422,11 @@ class Totals(_message.Message):
         accepted_tokens: _builtins.int = ...,
         actions: _abc.Iterable[Global___ActionTotals] | None = ...,
         requests: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        action_switches: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "actions", b"actions", "arms", b"arms", "drafted_tokens", b"drafted_tokens", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_tokens", b"accepted_tokens", "action_switches", b"action_switches", "actions", b"actions", "arms", b"arms", "drafted_tokens", b"drafted_tokens", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

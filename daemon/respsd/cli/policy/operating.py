@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from respsd.cli.connection import usual_address
 from respsd.cli.policy.reading import service_faults
 from respsd.control.policy_change import OPERATOR, Intent, Operator
-from respsd.paths import POLICIES, socket_path, state_dir
+from respsd.paths import POLICIES, state_dir
 
 
 def intent_of(reason: str, *, dry_run: bool) -> Intent:
@@ -24,25 +25,15 @@ def intent_of(reason: str, *, dry_run: bool) -> Intent:
 @contextmanager
 def operator(address: str | None, folder: Path | None, *, offline: bool) -> Iterator[Operator]:
     """The daemon at the address, or the files of the state folder."""
-    folder = folder or state_dir()
     if offline:
         from respsd.cli.policy.offline import operator_on_files
 
-        with operator_on_files(folder / POLICIES) as on_files:
+        with operator_on_files((folder or state_dir()) / POLICIES) as on_files:
             yield on_files
         return
-    address = address or _usual_address(folder)
+    address = address or usual_address(folder)
     from respsd.cli.policy.remote import RemoteOperator
     from respsd_client import Client
 
     with service_faults(address), Client(address) as client:
         yield RemoteOperator(client)
-
-
-def _usual_address(folder: Path) -> str:
-    socket = socket_path(folder)
-    if socket.exists():
-        return f"unix:{socket}"
-    from respsd_client import DEFAULT_ADDRESS
-
-    return DEFAULT_ADDRESS

@@ -37,7 +37,7 @@ AddressOption = Annotated[
         metavar="HOST:PORT|unix:PATH",
         envvar="RESPSD_ADDRESS",
         help="The daemon that makes the change.",
-        show_default="its UNIX socket in the state folder, else 127.0.0.1:7470",
+        show_default="its UNIX socket in the state folder or /run/respsd, else 127.0.0.1:7470",
     ),
 ]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the audit log.")]
