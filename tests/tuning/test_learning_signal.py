@@ -50,7 +50,7 @@ def test_then_the_calibration_then_any_windows() -> None:
 def test_numbers_that_never_vary_have_no_slope() -> None:
     rows = SpeedRows(*(np.full(100, value) for value in (1, 30, 10)), np.full(100, 0.5), np.full(100, 64), np.ones(100))
     fitted = fit_baseline_speed(rows, [], rows)
-    assert (fitted.length, fitted.batch) == (0.0, 0.0)
+    assert (fitted.length, fitted.batch) == pytest.approx((0.0, 0.0), abs=1e-12)  # how zeros sum is the processor's
     assert fitted.log_speed(np.array([5000]), np.array([8.0])) == pytest.approx([math.log(60)])
 
 

@@ -25,7 +25,7 @@ _ROWS = 16
 _MOST_ROWS = 1024
 """Rows of one product in oneDNN's layout; more are computed in several."""
 
-PRODUCT_ROWS = (*range(1, 17), *range(24, 65, 8), *range(96, 257, 32), *range(384, _MOST_ROWS + 1, 128))
+PRODUCT_ROWS = (*range(17), *range(24, 65, 8), *range(96, 257, 32), *range(384, _MOST_ROWS + 1, 128))
 """Numbers of rows that products in oneDNN's layout have; others are padded to the next.
 
 oneDNN makes a kernel for every number of rows of every shape of weight, and keeps up to a thousand of them. Each takes
