@@ -5,7 +5,6 @@ A chat model that is given only the beginning of a user's turn completes the tur
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from respsd.clock import Clock
 from respsd.drafter_training.batched_generation import BatchedGenerator, Job, check_context, load_generation_model
 from respsd.drafter_training.collecting import ChatRenderer
 from respsd.drafter_training.line_file import LineFile
-from respsd.drafter_training.prompts import Skipped, read_conversations
+from respsd.drafter_training.prompts import Skipped, first_turns, prompt_line
 from respsd.engine.tokenizer import HfTokenizer
 from respsd.errors import CheckpointError, InvalidRequest, TrainingDataError
 from respsd.telemetry.progress import ProgressReport
@@ -103,7 +102,7 @@ def invent(
     options.validated()
     with LineFile(output) as file:
         unusable = Skipped()
-        known = {one.turns[0] for one in read_conversations(output, unusable)}
+        known = first_turns(output, unusable)
         before, skipped = len(known), Skipped()
         wanted = options.count - before
         if wanted <= 0:
@@ -217,7 +216,7 @@ def _write(file: LineFile, turns: _Turns, generator: BatchedGenerator, before: i
     started = clock.monotonic_ns()
     with ProgressReport("prompts", before + turns.wanted, clock, done=before) as progress:
         for text in turns.usable(generator):
-            pending.append(json.dumps({"source": SOURCE, "prompt": text}, ensure_ascii=False))
+            pending.append(prompt_line(SOURCE, text))
             if len(pending) >= _APPEND_AT or written + len(pending) == turns.wanted:
                 file.append_lines(pending)
                 written += len(pending)

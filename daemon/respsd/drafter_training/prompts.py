@@ -62,6 +62,16 @@ def read_conversations(file: Path, skipped: Skipped) -> Iterator[Conversation]:
             yield conversation
 
 
+def first_turns(file: Path, skipped: Skipped) -> set[str]:
+    """The different prompts that a file holds already."""
+    return {one.turns[0] for one in read_conversations(file, skipped)}
+
+
+def prompt_line(source: str, prompt: str) -> str:
+    """A prompt as its line of a file, without the newline."""
+    return json.dumps({"source": source, "prompt": prompt}, ensure_ascii=False)
+
+
 def read_lines(file: Path) -> Iterator[str]:
     """Lines of a text file or a gzipped one; raises TrainingDataError where it is neither."""
     try:

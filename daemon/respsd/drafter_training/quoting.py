@@ -6,7 +6,6 @@ that has not seen such prompts drafts worst for them.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Protocol
 
 from respsd.drafter_training.answers import read_answers
 from respsd.drafter_training.line_file import LineFile
-from respsd.drafter_training.prompts import Skipped, read_conversations
+from respsd.drafter_training.prompts import Skipped, first_turns, prompt_line
 from respsd.errors import InvalidRequest, TrainingDataError
 
 SOURCE = "quoted"
@@ -90,10 +89,10 @@ def quote(answer_files: Sequence[Path], output: Path, decoder: Decoder, options:
     if not passages:
         raise TrainingDataError(", ".join(map(str, answer_files)), f"no prose to quote; {skipped.describe('answer')}")
     with LineFile(output) as file:
-        known = {one.turns[0] for one in read_conversations(output, Skipped())}
+        known = first_turns(output, Skipped())
         prompts = list(_prompts(passages, options))[: options.count]
         missing = [prompt for prompt in prompts if prompt not in known][: max(0, options.count - len(known))]
-        file.append_lines([json.dumps({"source": SOURCE, "prompt": one}, ensure_ascii=False) for one in missing])
+        file.append_lines([prompt_line(SOURCE, one) for one in missing])
     return Quoted(len(missing), len(known), skipped)
 
 

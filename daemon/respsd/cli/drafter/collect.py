@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from respsd.cli import models
+from respsd.cli.drafter.figures import print_figures
 from respsd.cli.drafter.target import training_target
-from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message, print_table
+from respsd.cli.output import OutputFormat, OutputOption
 from respsd.clock import SystemClock
 from respsd.errors import InvalidRequest
 
@@ -54,9 +55,5 @@ def collect(
         clock=SystemClock(),
         answered=answered or (),
     )
-    print_message(done.skipped.describe())
     figures = {"answers": done.answers, "tokens": done.tokens, "answers_before": done.answers_before}
-    if format_ is OutputFormat.JSON:
-        print_json({**figures, "skipped": dict(done.skipped.reasons)})
-    else:
-        print_table(list(figures), [list(figures.values())])
+    print_figures(figures, done.skipped, format_)

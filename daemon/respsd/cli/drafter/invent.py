@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from respsd.cli import models
+from respsd.cli.drafter.figures import print_figures
 from respsd.cli.drafter.target import training_target
-from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message, print_table
+from respsd.cli.output import OutputFormat, OutputOption
 from respsd.clock import SystemClock
 
 
@@ -42,9 +43,5 @@ def invent(
     settings = models.model_settings(demo=demo, target=target, drafter=None, dtype=dtype, device=device, config=config)
     target_folder, torch_device, torch_dtype = training_target(settings)
     done = inventing.invent(output, target_folder, options, dtype=torch_dtype, device=torch_device, clock=SystemClock())
-    print_message(done.skipped.describe("turn"))
     figures = {"prompts": done.prompts, "tokens": done.tokens, "prompts_before": done.prompts_before}
-    if format_ is OutputFormat.JSON:
-        print_json({**figures, "skipped": dict(done.skipped.reasons)})
-    else:
-        print_table(list(figures), [list(figures.values())])
+    print_figures(figures, done.skipped, format_, "turn")

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from respsd.cli import models
+from respsd.cli.drafter.figures import print_figures
 from respsd.cli.drafter.target import training_target
-from respsd.cli.output import OutputFormat, OutputOption, print_json, print_message, print_table
+from respsd.cli.output import OutputFormat, OutputOption
 
 
 def quote(
@@ -37,9 +38,5 @@ def quote(
     settings = models.model_settings(demo=demo, target=target, drafter=None, dtype=None, device=None, config=config)
     folder, _device, _dtype = training_target(settings)
     done = quoting.quote(answers, output, HfTokenizer.load(folder), options)
-    print_message(done.skipped.describe("answer"))
     figures = {"prompts": done.prompts, "prompts_before": done.prompts_before}
-    if format_ is OutputFormat.JSON:
-        print_json({**figures, "skipped": dict(done.skipped.reasons)})
-    else:
-        print_table(list(figures), [list(figures.values())])
+    print_figures(figures, done.skipped, format_, "answer")
