@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
 from support.heap import script_numbers
 
 from respsd import process_memory
-from respsd.process_memory import keep_giving_back, leave_out_of_garbage_rounds
+from respsd.process_memory import keep_giving_back, leave_out_of_garbage_rounds, use_huge_pages
 
 
 class Knot:
@@ -53,6 +54,35 @@ print(before - resident())
 def test_what_was_freed_below_something_in_use_goes_back_to_the_system() -> None:
     (kib,) = script_numbers(FREED)
     assert kib > 30_000
+
+
+HUGE = """
+from respsd.process_memory import use_huge_pages
+
+def huge():
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("AnonHugePages")).split()[1])
+
+kept = bytearray(b"x") * (64 << 20)
+before = huge()
+print(use_huge_pages(), huge() - before, kept.count(b"x"))
+"""
+
+
+def test_memory_in_use_moves_to_huge_pages_where_the_system_can() -> None:
+    told, moved, whole = script_numbers(HUGE)
+    assert whole == 64 << 20
+    if not told:
+        pytest.skip("this system moves no memory to huge pages when asked (Linux from 6.1 does)")
+    assert told >= 60 << 20
+    assert moved >= 60 << 20
+
+
+def test_a_system_that_has_no_such_thing_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process_memory, "_MAPS", tmp_path / "none")
+    assert use_huge_pages() == 0
+    monkeypatch.setattr(process_memory, "_of_libc", lambda _name: None)
+    assert use_huge_pages() == 0
 
 
 HEAPS = """

@@ -136,6 +136,12 @@ def test_a_refused_value_of_a_file_names_the_file(tmp_path: Path) -> None:
     assert "engin: there is no such setting; did you mean engine?" in str(caught.value)
 
 
+def test_a_least_temperature_over_the_greatest_is_refused(tmp_path: Path) -> None:
+    config = write(tmp_path / "a.toml", "[limits]\nmin_temperature = 0.5\nmax_temperature = 0.25\n")
+    with pytest.raises(SettingsError, match=r"limits\.min_temperature: 0\.5 is over limits\.max_temperature, 0\.25"):
+        load_settings(config=config)
+
+
 def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESPSD_ADDRESS", "127.0.0.1:1")
     monkeypatch.setenv("RESPSD_SERVICE_HOST", "10.0.0.1")

@@ -182,6 +182,7 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_stop_string_bytes=settings.max_stop_string_bytes,
         max_stop_token_ids=settings.max_stop_token_ids,
         max_logit_bias=settings.max_logit_bias,
+        min_temperature=settings.min_temperature,
         max_temperature=settings.max_temperature,
         max_repetition_penalty=settings.max_repetition_penalty,
         max_penalty=settings.max_penalty,
@@ -190,6 +191,8 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_top_logprobs=settings.max_top_logprobs,
         max_time_limit_seconds=settings.max_time_limit_seconds,
         max_answer_bytes=settings.max_answer_bytes,
+        max_policy_name=settings.max_policy_name,
+        max_request_id=settings.max_request_id,
         largest_action=largest_action,
     )
 

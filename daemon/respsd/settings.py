@@ -141,6 +141,8 @@ class LimitSettings(Section):
     """Stop tokens of one request."""
     max_logit_bias: int = Field(default=1024, ge=0)
     """Tokens that one request may bias."""
+    min_temperature: float = Field(default=1e-4, ge=1e-6, le=1, allow_inf_nan=False)
+    """Least temperature of one request but 0, which is greedy: logits divided by a tiny one overflow."""
     max_temperature: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     """Temperature of one request."""
     max_repetition_penalty: float = Field(default=2.0, ge=1, allow_inf_nan=False)
@@ -158,6 +160,10 @@ class LimitSettings(Section):
     max_answer_bytes: int = Field(default=16 << 20, ge=1024)
     """Bytes of an answer that comes whole; a request for one that could pass them is refused. Clients must take as
     much: those of this project do, gRPC's own default is 4 MiB. Streams have no such bound."""
+    max_policy_name: int = Field(default=64, ge=1)
+    """Characters of the policy that a request names."""
+    max_request_id: int = Field(default=128, ge=1, le=256)
+    """Characters of a request's own id, in the message or in the `x-request-id` metadata."""
     max_message_bytes: int = Field(default=4 << 20, ge=1024)
     """The largest gRPC message that is received."""
 
@@ -203,7 +209,8 @@ class Settings(BaseSettings):
     """UNIX socket for this machine's own commands, beside `listen`; `auto` is respsd.sock in systemd's runtime folder,
     else in state_dir."""
     metrics: HostPort | None = None
-    """HOST:PORT of the Prometheus endpoint; without it there is none."""
+    """HOST:PORT of the Prometheus endpoint, plain HTTP without a login; without it there is none. It tells figures,
+    never a request's text or who asked."""
     state_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(default_factory=state_dir)
     """Folder of transitions.db, registry.db and the policy versions."""
     drain_seconds: float = Field(default=30.0, ge=0)
@@ -229,6 +236,13 @@ class Settings(BaseSettings):
         if not (self.insecure or self.tls.certificate or self.listen.startswith("unix:") or is_loopback(self.listen)):
             remedy = "set tls.certificate and tls.key, or insecure (--insecure)"
             raise ValueError(f"listen: other machines reach {self.listen!r}; {remedy}")
+        return self
+
+    @model_validator(mode="after")
+    def _temperatures_leave_room(self) -> Self:
+        low, high = self.limits.min_temperature, self.limits.max_temperature
+        if low > high:
+            raise ValueError(f"limits.min_temperature: {low} is over limits.max_temperature, {high}")
         return self
 
     @classmethod

@@ -6,7 +6,7 @@ import sys
 
 from respsd.cli.exit_codes import ExitCode
 
-SIMULATE = (sys.executable, "-m", "respsd.cli", "rollout", "simulate", "--runs", "3")
+SIMULATE = (sys.executable, "-m", "respsd", "rollout", "simulate", "--runs", "3")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from respsd.drafter_training.answers import Answer, AnswerFile
 TOKENS = 120
 FEW, MANY = 60, 1500
 SLACK_KB = 24_000
-TRAIN = (sys.executable, "-m", "respsd.cli", "drafter", "train")
+TRAIN = (sys.executable, "-m", "respsd", "drafter", "train")
 
 
 def _answers(file: Path, count: int) -> Path:

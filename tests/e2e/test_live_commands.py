@@ -29,7 +29,7 @@ QUESTIONS = ["the cat sat on", "the other cat", "on the mat", "that hat", "the m
 
 def run(*arguments: str) -> dict:
     """One command, with settings that suit so small a model."""
-    command = [sys.executable, "-m", "respsd.cli", *arguments, *tiny_flags(), "-o", "json"]
+    command = [sys.executable, "-m", "respsd", *arguments, *tiny_flags(), "-o", "json"]
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **SMALL}, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 from support.rollouts import (
     BASELINE,
     CANDIDATE,
@@ -10,10 +11,12 @@ from support.rollouts import (
     MemoryPolicies,
     RolloutRig,
     make_rollout,
+    observed,
 )
 
 from respsd.errors import StorageError
 from respsd.rollout.contest import Kind
+from respsd.rollout.trials import Tripped
 
 
 def test_a_slower_candidate_is_quarantined_with_its_figures() -> None:
@@ -83,6 +86,24 @@ def test_a_guard_rolls_back_at_once_and_says_which() -> None:
     assert intent.evidence is not None
     assert intent.evidence["guard"] == "exception"
     assert "not finite" in intent.reason
+
+
+def test_observations_beyond_a_bound_are_dropped_and_told_of_but_no_guard_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("respsd.rollout.rollout.MOST_UNHEARD", 3)
+    rig = make_rollout(gate_pairs=100)
+    rig.propose()
+    contest = rig.contest()
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(5):
+            rig.rollout.take(observed(contest, 0.0))
+        rig.rollout.pump()
+        assert rig.rollout.status().rounds[0].pairs == 3
+        for event in (*[observed(contest, 0.0)] * 4, Tripped(contest, "exception", "its output is not finite")):
+            rig.rollout.take(event)
+        rig.rollout.pump()
+    assert rig.made() == [("quarantine", CANDIDATE)]
+    told = [line["dropped_observations"] for line in lines if line["event"] == "rollout_held_up"]
+    assert told == [2, 1]
 
 
 def test_after_a_rollback_the_next_candidate_waits() -> None:

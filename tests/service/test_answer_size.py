@@ -123,5 +123,14 @@ async def test_a_text_that_turns_out_longer_than_thought_ends_in_the_same_refusa
         assert caught.value.code.name == "INVALID_ARGUMENT"
 
 
+async def test_a_prompts_tokens_with_their_text_are_refused_where_they_pass_the_limit():
+    async with served(StubEngine(), limits=Limits(max_answer_bytes=4000)) as server:
+        async with AsyncClient(server.address) as client:
+            assert len((await client.tokenize("x" * 900, with_pieces=True)).token_ids) == 900
+            with pytest.raises(ServiceError, match=r"2000 tokens.*max_answer_bytes is 4000") as caught:
+                await client.tokenize("x" * 2000, with_pieces=True)
+        assert [each.field for each in caught.value.field_violations] == ["prompt"]
+
+
 def test_the_limit_is_what_the_projects_clients_receive():
     assert Limits().max_answer_bytes == MAX_MESSAGE_BYTES

@@ -13,6 +13,7 @@ from support.serving import served
 from respsd.engine.stub import StubEngine
 from respsd.errors import DeadlineExceeded
 from respsd.service.interceptor import _fail, use_request_id
+from respsd.service.limits import Limits
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
 
@@ -40,6 +41,18 @@ async def test_request_id_is_taken_echoed_or_made():
         named.CopyFrom(REQUEST)
         named.request_id = "of-the-message"
         assert await id_of_call(server.address, sent="trace-7", request=named) == ("of-the-message",) * 2
+
+
+async def test_the_longest_id_is_a_setting_that_holds_for_metadata_and_message():
+    async with served(StubEngine(), limits=Limits(max_request_id=8)) as server:
+        assert await id_of_call(server.address, sent="x" * 8) == ("x" * 8,) * 2
+        assert "x" not in (await id_of_call(server.address, sent="x" * 9))[0]
+        server.use_limits(Limits(max_request_id=9))
+        assert await id_of_call(server.address, sent="x" * 9) == ("x" * 9,) * 2
+        async with AsyncClient(server.address) as client:
+            with pytest.raises(ServiceError, match="1 to 9 visible") as caught:
+                await client.generate("x", request_id="x" * 10)
+        assert [each.field for each in caught.value.field_violations] == ["request_id"]
 
 
 async def test_uncaught_exception_is_internal_without_its_text_but_with_an_id():

@@ -8,12 +8,12 @@ from respsd.service.limits import Limits
 from respsd.serving import limits_of
 from respsd.settings import LimitSettings, Settings
 
-NOT_SETTINGS = {"min_temperature", "largest_action", "max_policy_name"}
-"""Bounds of float32, of the machine's action table and of a name."""
+NOT_SETTINGS = {"largest_action"}
+"""The machine's action table bounds it."""
 
 
 def test_each_limit_is_a_setting_with_the_same_default_and_is_carried_over():
-    changed = {name: getattr(LimitSettings(), name) + 3 for name in LimitSettings.model_fields}
+    changed = {name: getattr(LimitSettings(), name) * 2 for name in LimitSettings.model_fields}
     usual = Settings()
     other = usual.model_copy(update={"limits": LimitSettings(**changed)})
     largest = Limits().largest_action

@@ -20,7 +20,7 @@ STILL = {
     "RESPSD_ROLLOUT__ENABLED": "false",
 }
 """Settings under which a daemon starts at once and the champion serves every request that names no policy."""
-_RESPSD = (sys.executable, "-m", "respsd.cli")
+_RESPSD = (sys.executable, "-m", "respsd")
 
 
 class DaemonProcess:

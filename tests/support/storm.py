@@ -142,7 +142,7 @@ class Storm:
 
         while self._goes_on():
             for command in _COMMANDS:
-                arguments = [sys.executable, "-m", "respsd.cli", *command, "--state-dir", str(self._state)]
+                arguments = [sys.executable, "-m", "respsd", *command, "--state-dir", str(self._state)]
                 began = time.monotonic()
                 done = subprocess.run(arguments, capture_output=True, text=True, check=False)
                 name, seconds = " ".join(command[:2]), round(time.monotonic() - began, 1)

@@ -25,6 +25,7 @@ from respsd.telemetry.metrics import REFUSALS, Metrics, serve_metrics
 from respsd.telemetry.totals import ArmTotals, Totals, read_totals
 
 SMALL = Action(4, 1, 2)
+ARMS = ("champion", "between", "learner")
 
 
 @pytest.fixture
@@ -44,6 +45,12 @@ def test_tokens_and_seconds_add_up_by_arm(registry: CollectorRegistry, metrics: 
     assert registry.get_sample_value("respsd_generated_tokens_total", {"arm": "champion"}) == 5
     assert registry.get_sample_value("respsd_decode_seconds_total", {"arm": "champion"}) == 0.75
     assert registry.get_sample_value("respsd_generated_tokens_total", {"arm": "baseline"}) == 1
+
+
+def test_switches_of_the_champion_and_between_arms_begin_at_0(registry: CollectorRegistry, metrics: Metrics) -> None:
+    metrics.action_switched("champion")
+    by_arm = {arm: registry.get_sample_value("respsd_action_switches_total", {"arm": arm}) for arm in ARMS}
+    assert by_arm == {"champion": 1, "between": 0, "learner": None}
 
 
 def test_actions_outside_the_table_share_a_label(registry: CollectorRegistry, metrics: Metrics) -> None:

@@ -30,12 +30,15 @@ from respsd.engine.target import Target
 from respsd.engine.tokenizer import HfTokenizer
 from respsd.errors import SettingsError
 from respsd.experience.records import ExperienceSink
+from respsd.process_memory import use_huge_pages
 
 log = structlog.get_logger(__name__)
 
 _KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.25}
 """Of what is free on a GPU once the weights are there; of a machine's whole memory, which it shares with others."""
 
+_HUGE_PAGES_FROM = 64 << 20
+"""Bytes of weights; fewer are read from the processor's caches."""
 
 Shapes = Literal["dynamic", "static", "graphs"]
 """How steps run: as they come, in fixed shapes, or in fixed shapes recorded as CUDA graphs (see `static`)."""
@@ -117,7 +120,10 @@ def load_models(
         target = loader.submit(
             Target.load, target_folder, dtype, device, packed_weights=packed_weights, exact=exact
         ).result()
-        return loader.submit(_load_models, target, target_folder, drafter_folder, target_name, drafter_name).result()
+        models = loader.submit(_load_models, target, target_folder, drafter_folder, target_name, drafter_name).result()
+    if target.packing is not None and target.packing.bytes >= _HUGE_PAGES_FROM:
+        log.info("huge_pages", bytes=use_huge_pages())
+    return models
 
 
 def _load_models(

@@ -98,7 +98,17 @@ def plain_segment(cache: SequenceCache, rows: slice, visible: Tensor | None, gro
         return Segment(cache, rows, cache.length, None)
     if visible is None:
         visible = torch.ones((1, 1), dtype=torch.bool, device=device)
-    return Segment(cache, rows, cache.length, segment_mask(visible, cache.length, group, dtype))
+    return masked_segment(cache, rows, 0, visible, group)
+
+
+def masked_segment(cache: SequenceCache, rows: slice, offset: int, visible: Tensor, group: int) -> Segment:
+    """Rows that go so far behind the cache's prefix, behind others that are scratch.
+
+    :param visible: bool [rows, offset + rows], as of `segment_mask`.
+    """
+    mask = segment_mask(visible, cache.length, group, cache.data.dtype)
+    cache.clear(cache.length + visible.shape[1], mask.shape[-1])
+    return Segment(cache, rows, cache.length + offset, mask)
 
 
 def segment_mask(visible: Tensor, prefix: int, group: int, dtype: torch.dtype) -> Tensor:

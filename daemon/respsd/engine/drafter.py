@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from respsd.engine.attention import PackedSegment, Segment, attend_packed, plain_segment, segment_mask
+from respsd.engine.attention import PackedSegment, Segment, attend_packed, masked_segment, plain_segment
 from respsd.engine.checkpoint import DrafterCheckpoint
 from respsd.engine.drafter_config import AUX_STATES
 from respsd.engine.kv_cache import KvLayout, SequenceCache
@@ -133,8 +133,7 @@ class Drafter:
         :param rows: its rows in the pass.
         :param visible: bool [frontier, offset + frontier]: which tree rows each row attends to, besides the prefix.
         """
-        mask = segment_mask(visible, cache.length, self._group, self.layout.dtype)
-        return Segment(cache, rows, cache.length + offset, mask)
+        return masked_segment(cache, rows, offset, visible, self._group)
 
     def expand(
         self,

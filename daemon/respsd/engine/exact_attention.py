@@ -81,7 +81,7 @@ class ExactSegment:
             return query.new_empty((kv_heads, rows, 0, _BLOCK))
         count, positions = self.path.shape
         gathered = keys[:, self.path.flatten()].float().view(kv_heads * count, positions, head_dim)
-        scores = _product(query.view(kv_heads * count, -1, head_dim), gathered.transpose(1, 2))
+        scores = _product(query.reshape(kv_heads * count, -1, head_dim), gathered.transpose(1, 2))
         scores = scores.view(kv_heads, count, -1, positions).masked_fill(self.past_path[:, None], float("-inf"))
         return scores.view(kv_heads, rows, -1, _BLOCK)
 

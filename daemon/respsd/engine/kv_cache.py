@@ -60,10 +60,10 @@ class SequenceCache:
     def write(
         self, layer: int, start: int, keys: Tensor, values: Tensor, taken: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Put rows at `start` and return all rows up to their end, or so many with rows of zeros behind them.
+        """Put rows at `start` and return all rows up to their end, or so many, with what stands behind them.
 
         :param keys: [kv_heads, rows, head_dim]; `values` likewise.
-        :param taken: rows that are wanted, at least those up to the end; None: those.
+        :param taken: rows that are wanted, at least those up to the end; None: those. See `clear`.
         :return: keys and values, each [kv_heads, taken, head_dim], views of the buffer as far as it goes.
         """
         end = start + keys.shape[1]
@@ -75,9 +75,15 @@ class SequenceCache:
         if taken > self.data.shape[3]:
             missing = (0, 0, 0, taken - end)
             return F.pad(cached_keys[:, :end], missing), F.pad(cached_values[:, :end], missing)
-        # Whatever an earlier forward left there may not even be a number, and hidden NaN times zero is NaN.
-        self.data[layer, :, :, end:taken] = 0.0
         return cached_keys[:, :taken], cached_values[:, :taken]
+
+    def clear(self, end: int, taken: int) -> None:
+        """Make rows `[end, taken)` zeros in all layers, for a forward that takes them and hides them.
+
+        Whatever an earlier forward left there may not even be a number, and hidden NaN times zero is NaN.
+        """
+        if taken > end:
+            self.data[:, :, :, end:taken] = 0.0
 
     def copy_prefix(self, other: SequenceCache, length: int) -> None:
         """Begin with the first rows of another cache, committed there."""

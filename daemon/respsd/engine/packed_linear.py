@@ -33,6 +33,8 @@ oneDNN makes a kernel for every number of rows of every shape of weight, and kee
 number of rows grows for hours. These it makes at the start, see `make_kernels`: 20 MB for each shape.
 """
 
+_UNPADDED = frozenset(PRODUCT_ROWS)
+
 _WIDE = 2
 """Outputs per input from which other layouts beat MKL's in float32; narrower layers take the same time in all."""
 
@@ -68,7 +70,7 @@ class PackedLinear:
         if self._few is not None and x.shape[-2] <= _TRANSPOSED_ROWS:
             return F.linear(x, self._few.t(), self._bias)
         rows = x.shape[:-1].numel()
-        if padded_rows(rows) == rows:
+        if rows in _UNPADDED:
             return self._product(x)
         flat = x.reshape(rows, x.shape[-1])
         parts = [self._padded(part) for part in flat.split(_MOST_ROWS)]

@@ -13,15 +13,19 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from respsd.engine import attention
+from respsd.engine import attention, lean_decoder
 from respsd.engine.attention import PackedSegment, plain_segment
 from respsd.engine.exact_attention import exact_segment
 from respsd.engine.kv_cache import KvLayout, SequenceCache
+from respsd.engine.lean_decoder import LeanDecoder
 from respsd.engine.packed_linear import PackedLinear, make_kernels
 from respsd.engine.target_weights import Packing, pack_linears
 from respsd.errors import CheckpointError
 
 _UNBOUNDED = 1 << 62
+_PROBE_ROWS = 12
+_PROBE_TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+"""Of the largest logit. Sums in another order differ by a tenth of it; another architecture by all of it."""
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 
 
@@ -85,11 +89,12 @@ class Target:
         self.layout = KvLayout(layers, kv_heads, head_dim, model.dtype, model.device)
         self.exact = exact
         self.packing: Packing | None = None
-        if exact or packed_weights is not False:
-            self._lay_out_weights(packed_weights, exact=exact)
+        self._lean: LeanDecoder | None = None
         self._taps: dict[int, Tensor] = {}
         self._hooks: list[RemovableHandle] = []
         self.tap(default_feature_layers(layers))
+        if exact or packed_weights is not False:
+            self._lay_out_weights(packed_weights, exact=exact)
 
     @classmethod
     def load(
@@ -116,6 +121,11 @@ class Target:
             raise CheckpointError(str(folder), str(error)) from error
         placed = cast("PreTrainedModel", nn.Module.to(model, device))
         return cls(placed, packed_weights=packed_weights, exact=exact)
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether the forward is `LeanDecoder`'s in place of transformers' own."""
+        return self._lean is not None
 
     @property
     def embedding(self) -> Tensor:
@@ -152,6 +162,9 @@ class Target:
         :param tokens: int64 [rows], as are the absolute `positions`.
         :param scored: int64 [scored], rows whose logits are wanted; None: all.
         """
+        if self._lean is not None:
+            logits, taps = self._lean(tokens, positions, segments, scored, self.feature_layers)
+            return logits, torch.cat([taps[layer] for layer in self.feature_layers], dim=-1)
         logits = self._model(
             input_ids=tokens[None],
             position_ids=positions[None],
@@ -170,9 +183,34 @@ class Target:
     def _lay_out_weights(self, packed_weights: bool | None, *, exact: bool) -> None:
         if self.layout.device.type != "cpu" and not exact:
             return
+        is_lean = self.layout.device.type == "cpu" and lean_decoder.takes(self._model)
+        if is_lean:
+            expected = self._probe()
+            lean_decoder.join_weights(self._model)
         self.packing = pack_linears(
             self._model, exact=exact, spare_bytes=None if packed_weights is None else _UNBOUNDED
         )
+        if is_lean:
+            self._lean = LeanDecoder(self._model)
+            self._check_same(expected, self._probe())
+
+    def _check_same(self, expected: Tensor, found: Tensor) -> None:
+        """Raise CheckpointError where the lean forward's logits, [rows, vocab], are not the model's own."""
+        largest, most = float(expected.abs().max()), _PROBE_TOLERANCE[self.layout.dtype]
+        difference = float((found - expected).abs().max()) / max(largest, 1e-30)
+        if not difference <= most:  # NaN is none
+            fault = (
+                f"{type(self._model).__name__} computes other logits than its layers' class stands for (off by "
+                f"{difference:.2g} of the largest, at most {most} is rounding); engine.packed_weights = off serves it"
+            )
+            raise CheckpointError(str(self.config.name_or_path), fault)
+
+    @torch.inference_mode()
+    def _probe(self) -> Tensor:
+        """Logits of a few arbitrary tokens, float32 [rows, vocab]."""
+        tokens = [37 * (1 + number) % self.vocab_size for number in range(_PROBE_ROWS)]
+        rows = causal_rows(SequenceCache(self.layout, _PROBE_ROWS), tokens, scored=_PROBE_ROWS)
+        return self.forward([rows])[0].logits.float()
 
     def make_kernels(self) -> None:
         """See `packed_linear.make_kernels`."""

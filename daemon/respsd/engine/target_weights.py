@@ -32,6 +32,8 @@ class Packing:
 
     layers: int
     """Layers that compute through another layout than they were loaded in."""
+    bytes: int
+    """Their weights, in one layout."""
     extra_bytes: int
     """Memory on top of the weights as loaded."""
     row_block: int | None
@@ -50,6 +52,7 @@ def pack_linears(model: nn.Module, *, exact: bool, spare_bytes: int | None = Non
     linears = [module for module in model.modules() if type(module) is nn.Linear and module not in joined]
     ranges: dict[torch.Size, RowRange] = {}
     packed, extra = len(joined), 0
+    total = sum(linear.in_features * linear.out_features * linear.weight.itemsize for linear in (*joined, *linears))
     # The widest first: they gain most.
     for linear in sorted(linears, key=lambda each: each.out_features / each.in_features, reverse=True):
         weight = linear.weight.detach()
@@ -71,7 +74,7 @@ def pack_linears(model: nn.Module, *, exact: bool, spare_bytes: int | None = Non
             extra += weight.nbytes
         else:
             linear.weight = nn.Parameter(torch.empty_like(weight[:0]), requires_grad=False)
-    return Packing(packed, extra, min((each.most for each in ranges.values()), default=None))
+    return Packing(packed, total, extra, min((each.most for each in ranges.values()), default=None))
 
 
 def _is_float32_on_cpu(model: nn.Module) -> bool:

@@ -33,6 +33,8 @@ from respsd.settings_learning import RolloutSettings
 
 POLL_SECONDS = 0.2
 """How often aliases that others moved are noticed while nothing is heard."""
+MOST_UNHEARD = 50_000
+"""Observations that may wait, minutes of a busy engine's, while the rollout is held up, as by a locked database."""
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +65,7 @@ class Rollout:
         self._evidence = evidence
         self._clock = clock
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._dropped = self._dropped_told = 0
         self._decisions = Decisions(moves, settings, off_version)
         self._rounds: dict[Kind, Round] = {}
         self._shares: dict[Kind, float] = {}
@@ -84,7 +87,7 @@ class Rollout:
             lambda: router.controller(CHAMPION),
             lambda contest: in_force(router, contest),
             persistence,
-            self._events.put,
+            self.take,
             rng=rng,
             clock=clock,
             limits=limits,
@@ -113,6 +116,13 @@ class Rollout:
         self.trials.fault(version, guard, str(fault))
         if version is not None and version == self._router.serving()[CHAMPION]:
             self._champion_faults.put((version, guard, str(fault)))
+
+    def take(self, event: Event) -> None:
+        """Queue what a trial tells, on the engine's thread; observations that none gets to are dropped and told of."""
+        if isinstance(event, Tripped) or self._events.qsize() < MOST_UNHEARD:
+            self._events.put(event)
+        else:
+            self._dropped += 1
 
     def status(self) -> RolloutStatus:
         """How it stands; from any thread."""
@@ -143,9 +153,15 @@ class Rollout:
             self._wake_up()
         for event in self._heard(first):
             self._hear(event)
+        self._tell_of_dropped(self._dropped)
         self._hear_of_champion()
         self._follow_aliases()
         self._publish()
+
+    def _tell_of_dropped(self, dropped: int) -> None:
+        if dropped > self._dropped_told:
+            log.warning("rollout_held_up", dropped_observations=dropped - self._dropped_told)
+            self._dropped_told = dropped
 
     def _wake_up(self) -> None:
         """Read what earlier runs left."""

@@ -36,6 +36,13 @@ def check_sent(request: GenerationRequest, size: int, most: int) -> None:
         raise InvalidRequest("stopping.max_new_tokens", request.stopping.max_new_tokens, limit)
 
 
+def check_tokenized(tokens: int, size: int, most: int) -> None:
+    """Raise InvalidRequest where a prompt's tokens, told with their text, have `size` bytes that pass `most`."""
+    if size > most:
+        limit = f"the answer has {size} bytes, and limits.max_answer_bytes is {most}; leave out with_pieces"
+        raise InvalidRequest("prompt", f"{tokens} tokens", limit)
+
+
 def size_parts(request: GenerationRequest, vocab_size: int) -> dict[str, int]:
     """Bytes that the answer can have, by the request's field that asks for them."""
     id_bytes = varint_bytes(vocab_size - 1)

@@ -18,12 +18,11 @@ from respsd.engine.request import GenerationRequest
 from respsd.engine.samples import samples_of
 from respsd.errors import DeadlineExceeded, EngineUnavailable, InvalidRequest
 from respsd.service.answer import Answer, opening_messages, part_messages
-from respsd.service.answer_size import check_sent
+from respsd.service.answer_size import check_sent, check_tokenized
 from respsd.service.calls import note_request
 from respsd.service.concurrency import Concurrency, client_of
 from respsd.service.event_stream import EventStream
 from respsd.service.interceptor import (
-    MAX_REQUEST_ID,
     Context,
     current_request_id,
     is_request_id,
@@ -85,7 +84,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         pieces: list[str] = []
         if request.with_pieces:
             pieces = await self._off_loop(self._engine.tokenizer.pieces, token_ids)
-        return generation_pb2.TokenizeResponse(token_ids=token_ids, pieces=pieces)
+        answer = generation_pb2.TokenizeResponse(token_ids=token_ids, pieces=pieces)
+        check_tokenized(len(token_ids), answer.ByteSize(), self._reader.limits.max_answer_bytes)
+        return answer
 
     async def GetModelInfo(  # noqa: N802
         self, _request: generation_pb2.GetModelInfoRequest, _context: Context
@@ -140,8 +141,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             raise EngineUnavailable("the daemon is shutting down")
         self._engine.check_room()  # before the work of reading the request
         if message.HasField("request_id"):
-            if not is_request_id(message.request_id):
-                limit = f"it must be 1 to {MAX_REQUEST_ID} visible ASCII characters"
+            longest = self._reader.limits.max_request_id
+            if not is_request_id(message.request_id, longest):
+                limit = f"it must be 1 to {longest} visible ASCII characters"
                 raise InvalidRequest("request_id", message.request_id, limit)
             use_request_id(message.request_id, context)
         _check_deadline(context)

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 from respsd.errors import DeadlineExceeded, InvalidRequest, RespsdError, TryLater
 from respsd.service.auth import Authorizer, use_caller
 from respsd.service.calls import TRACE_KEY, Call, Calls, TraceParent, name_call
+from respsd.service.limits import Limits
 from respsd.service.status import code_of, status_of
 
 log = structlog.get_logger(__name__)
@@ -26,7 +27,6 @@ log = structlog.get_logger(__name__)
 REQUEST_ID_KEY = "x-request-id"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """Clients that have gRPC itself try again wait for so long (gRFC A6); what people read is in google.rpc.RetryInfo."""
-MAX_REQUEST_ID = 128
 
 _request_id: ContextVar[str] = ContextVar("request_id")
 
@@ -57,19 +57,25 @@ def use_request_id(request_id: str, context: Context) -> None:
     context.set_trailing_metadata(((REQUEST_ID_KEY, request_id),))
 
 
-def is_request_id(text: str) -> bool:
-    """Whether a caller's id can go into metadata and logs: 1 to MAX_REQUEST_ID visible ASCII characters."""
-    return 1 <= len(text) <= MAX_REQUEST_ID and all("!" <= character <= "~" for character in text)
+def is_request_id(text: str, longest: int) -> bool:
+    """Whether a caller's id can go into metadata and logs: 1 to `longest` visible ASCII characters."""
+    return 1 <= len(text) <= longest and all("!" <= character <= "~" for character in text)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic in the type stubs only
     """Names calls, lets in who may make them and ends failed ones; no exception's text reaches a caller unless it was
     made for callers."""
 
-    def __init__(self, calls: Calls | None = None, authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self,
+        calls: Calls | None = None,
+        authorizer: Authorizer | None = None,
+        limits: Callable[[], Limits] = Limits,
+    ) -> None:
         """:param authorizer: decides who may call what; without one everybody may everything."""
         self._calls = calls or Calls()
         self._authorizer = authorizer
+        self._limits = limits
 
     async def intercept_service(
         self,
@@ -107,7 +113,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
     @asynccontextmanager
     async def _handled(self, method: str, context: Context) -> AsyncIterator[None]:
         """One call from its name to its status."""
-        call = Call(method, _asked_id(context) or uuid.uuid4().hex, trace=_trace_parent(context))
+        call = Call(method, self._asked_id(context) or uuid.uuid4().hex, trace=_trace_parent(context))
         self._calls.open(call)
         use_request_id(call.request_id, context)
         if call.trace is not None:
@@ -129,6 +135,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             raise
         finally:
             self._calls.close(call)
+
+    def _asked_id(self, context: Context) -> str | None:
+        """The caller's `x-request-id`, where it is fit to be echoed."""
+        longest = self._limits().max_request_id
+        for key, value in context.invocation_metadata() or ():
+            if key == REQUEST_ID_KEY and isinstance(value, str) and is_request_id(value, longest):
+                return value
+        return None
 
     def _let_in(self, call: Call, context: Context) -> None:
         if self._authorizer is None:
@@ -178,14 +192,6 @@ def _trace_parent(context: Context) -> TraceParent | None:
     for key, value in context.invocation_metadata() or ():
         if key == TRACE_KEY and isinstance(value, str):
             return TraceParent.parse(value)
-    return None
-
-
-def _asked_id(context: Context) -> str | None:
-    """The caller's `x-request-id`, where it is fit to be echoed."""
-    for key, value in context.invocation_metadata() or ():
-        if key == REQUEST_ID_KEY and isinstance(value, str) and is_request_id(value):
-            return value
     return None
 
 

@@ -38,10 +38,12 @@ class Limits:
     max_time_limit_seconds: float = 86_400.0
     max_answer_bytes: int = 16 << 20
     """Of an answer that comes whole; clients of this project take no larger message."""
-    largest_action: Action = LARGEST_PUBLISHED
-    """No knob of a request's own action may exceed it."""
     max_policy_name: int = 64
     """Characters."""
+    max_request_id: int = 128
+    """Characters."""
+    largest_action: Action = LARGEST_PUBLISHED
+    """No knob of a request's own action may exceed it."""
     max_in_flight: int = 1024
     """Requests that are being read, queued or generated at once."""
     max_client_requests: int | None = None

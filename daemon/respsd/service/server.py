@@ -136,9 +136,8 @@ class ServiceServer:
         path = self._socket_path()
         self._socket = PeerSocket(path, self._access or Access()) if path is not None else None
         authorizer = Authorizer(self._access, self._socket) if self._access is not None else None
-        server = grpc.aio.server(
-            interceptors=[CallInterceptor(self._calls, authorizer)], options=self._options.channel_arguments()
-        )
+        interceptor = CallInterceptor(self._calls, authorizer, lambda: self._reader.limits)
+        server = grpc.aio.server(interceptors=[interceptor], options=self._options.channel_arguments())
         self._add_services(server, self._generation)
         port = await self._listen(server)
         await server.start()

@@ -25,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from respsd.address import split_host_port
 from respsd.control.action import Action
+from respsd.control.router import CHAMPION
 from respsd.engine.api import EngineLoad
 from respsd.errors import SettingsError
 from respsd.experience.recorder import DropReason, RecorderStatus
@@ -141,6 +142,8 @@ class Metrics:
             ["arm"],
             registry=registry,
         )
+        for arm in (CHAMPION, BETWEEN_ARMS):
+            self._switches.labels(arm)  # 0 is a figure too
         self._accept_length = Histogram(
             "respsd_spec_accept_length",
             "Committed tokens of a step that drafted.",

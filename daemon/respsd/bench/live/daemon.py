@@ -31,7 +31,7 @@ def live_daemon(flags: Sequence[str], state_dir: Path, environment: Mapping[str,
     Raises EngineUnavailable with the last lines of its log where it does not become ready.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "respsd.cli", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir)]
+    command = [sys.executable, "-m", "respsd", "serve", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir)]
     with (state_dir / LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen([*command, *flags], stdout=log, stderr=log, env={**environment, **os.environ})
