@@ -177,7 +177,7 @@ class EngineLoop:
         waiting = [s for s in self._running if not s.prefilled and s.ended is None and not s.awaits_prompt]
         if not waiting:
             return []
-        room = self._pace.budget(len(batch), max((s.tree_tokens for s in batch), default=0))
+        room = self._pace.budget(len(batch), max((s.tree_tokens for s in batch), default=0), len(waiting))
         parts: list[PromptPart] = []
         for sequence in waiting:
             count = min(room, len(sequence.request.prompt_ids) - sequence.cache.length)

@@ -2,7 +2,14 @@
 
 A step that takes prompt tokens may last `slowdown` times as long as the running sequences' steps usually do. What they
 usually last, by their number, and what a prompt token adds are learnt from the steps themselves. While nothing else
-runs, whole chunks are taken.
+runs, whole chunks are taken, and while more prompts wait than sequences run, more than usual: many wait for what few
+would gain.
+
+What a prompt token seems to add feeds on itself: a step that takes a prompt along is slower by some milliseconds
+whatever it takes, and sequences that joined, or read a longer context, are slower, too. Laid to the prompt, that makes
+its tokens seem dear, so that the next step takes fewer, which then seem dearer still; eight questions about long texts
+went in at four tokens a step once, and had their first tokens after 21 s. So a token is never held to add more than
+twice what it takes where prompts are alone.
 """
 
 from __future__ import annotations
@@ -13,8 +20,29 @@ _FEWEST = 1
 """Prompt tokens that a step takes at least: a prompt gets on, whatever the means say."""
 _FIRST = 32
 """Prompt tokens of a step beside running sequences before anything was measured."""
+_MOST_SHARES = 4.0
+"""Times as much as one prompt's share of a step that many prompts may take."""
+_DEAREST = 2.0
+"""Times as much as alone that a prompt token can add to a step."""
 _GROWTH = 4
 """Times as many as steps have taken lately that one may take beside running sequences."""
+
+
+class _Ratio:
+    """What steps' prompt tokens took by their number, as the ratio of two running means."""
+
+    def __init__(self) -> None:
+        self._ns: float | None = None
+        self.tokens: float | None = None
+
+    def add(self, ns: float, tokens: int) -> None:
+        """Take note of a step."""
+        self._ns, self.tokens = _mean(self._ns, ns), _mean(self.tokens, tokens)
+
+    @property
+    def value(self) -> float | None:
+        """Time of a token in ns; None before the first step."""
+        return None if self._ns is None or self.tokens is None else max(0.0, self._ns) / self.tokens
 
 
 class PrefillPace:
@@ -34,13 +62,14 @@ class PrefillPace:
         self._usual_ns: dict[int, float] = {}  # a step without prompt tokens, by the number of sequences
         # Running means of what prompts added to steps, and of their tokens: their ratio is what a token adds. Steps
         # that took few tokens say little, and so count for little.
-        self._added_ns: float | None = None
-        self._tokens: float | None = None
+        self._added = _Ratio()
+        self._alone = _Ratio()  # the same of steps that took nothing else
 
-    def budget(self, sequences: int, tokens_each: int) -> int:
+    def budget(self, sequences: int, tokens_each: int, prompts: int = 1) -> int:
         """Prompt tokens that the next step may take.
 
         :param sequences: running ones in the step; `tokens_each` the most that one of them verifies.
+        :param prompts: how many prompts are not in yet.
         """
         if not sequences:
             return self._chunk
@@ -49,9 +78,12 @@ class PrefillPace:
             bounds.append(self._step_tokens - sequences * tokens_each)
         usual, token_ns = self._usual(sequences), self._token_ns
         # Where steps scatter much, a few tokens may seem to add nothing: what was tried so far bounds the next try.
-        bounds.append(_FIRST if usual is None or token_ns is None else round(_GROWTH * max(_FIRST, self._tokens or 0)))
+        bounds.append(
+            _FIRST if usual is None or token_ns is None else round(_GROWTH * max(_FIRST, self._added.tokens or 0))
+        )
         if usual is not None and token_ns:
-            bounds.append(int((self._slowdown - 1) * usual / token_ns))
+            share = (self._slowdown - 1) * min(_MOST_SHARES, max(1.0, prompts / sequences))
+            bounds.append(int(share * usual / token_ns))
         return max(_FEWEST, min(bounds))
 
     def learn(self, sequences: int, prompt_tokens: int, step_ns: int) -> None:
@@ -60,9 +92,11 @@ class PrefillPace:
             self._usual_ns[sequences] = _mean(self._usual_ns.get(sequences), step_ns)
             return
         usual = self._usual(sequences) if sequences else 0.0
+        if not sequences:
+            fixed = min(self._usual_ns.values(), default=0.0)
+            self._alone.add(max(0.0, step_ns - fixed), prompt_tokens)
         if usual is not None:
-            self._added_ns = _mean(self._added_ns, step_ns - usual)
-            self._tokens = _mean(self._tokens, prompt_tokens)
+            self._added.add(step_ns - usual, prompt_tokens)
         elif self._token_ns is not None:
             self._usual_ns[sequences] = max(0.0, step_ns - prompt_tokens * self._token_ns)
 
@@ -73,9 +107,8 @@ class PrefillPace:
     @property
     def _token_ns(self) -> float | None:
         """What a prompt token adds to a step."""
-        if self._added_ns is None or self._tokens is None:
-            return None
-        return max(0.0, self._added_ns) / self._tokens
+        added, alone = self._added.value, self._alone.value
+        return added if added is None or not alone else min(added, _DEAREST * alone)
 
     def _usual(self, sequences: int) -> float | None:
         """The usual time of so many sequences' steps, or of the next number of sequences that has been measured."""
