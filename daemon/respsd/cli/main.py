@@ -78,8 +78,8 @@ def main() -> None:
     """Run the command line and end the process with its exit code."""
     # Read by OpenMP when torch is loaded. Its threads wait for each other by spinning, for milliseconds unless told
     # otherwise; beside another busy process each such wait takes the processor from the very thread that is waited
-    # for (measured on two cores: 145 in place of 230 ms a step). On an idle machine it depends: no slower on a Zen 5, 35
-    # in place of 30 ms in a virtual machine on a Xeon, where waking a thread takes longer.
+    # for (measured on two cores: 145 in place of 230 ms a step). On an idle machine it depends: no slower on a Zen 5,
+    # 35 in place of 30 ms in a virtual machine on a Xeon, where waking a thread takes longer.
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     try:
         app()
