@@ -68,8 +68,8 @@ class EngineSettings(Section):
     scatter around it. While more prompts wait than sequences run it adds more, by their ratio, up to fourfold."""
     packed_weights: Literal["auto", "on", "off"] = "auto"
     """Whether the target's weights are laid out anew for the processor's kernels, and Llama-like models run by a
-    forward of fewer operations; `off` is transformers' own code. In float32 wide layers are then held in two layouts: `auto`
-    spends at most a sixteenth of the machine's memory on that, `on` whatever it takes."""
+    forward of fewer operations; `off` is transformers' own code. In float32 wide layers are then held in two layouts:
+    `auto` spends at most a sixteenth of the machine's memory on that, `on` whatever it takes."""
     exact: bool = False
     """Whether verifying a tree and plain decoding agree bit for bit, which makes speculation lossless in half precision
     too; it costs some speed."""
