@@ -65,7 +65,8 @@ class EngineSettings(Section):
     beside prefill_slowdown."""
     prefill_slowdown: float = Field(default=1.5, gt=1)
     """How many times as long as usual a step is to take at most because prompt tokens go along, on average: steps
-    scatter around it. While more prompts wait than sequences run it adds more, by their ratio, up to fourfold."""
+    scatter around it. While several prompts wait it adds more, by their ratio to the running sequences, up to
+    fourfold."""
     packed_weights: Literal["auto", "on", "off"] = "auto"
     """Whether the target's weights are laid out anew for the processor's kernels, and Llama-like models run by a
     forward of fewer operations; `off` is transformers' own code. In float32 wide layers are then held in two layouts:

@@ -2,8 +2,7 @@
 
 A step that takes prompt tokens may last `slowdown` times as long as the running sequences' steps usually do. What they
 usually last, by their number, and what a prompt token adds are learnt from the steps themselves. While nothing else
-runs, whole chunks are taken, and while more prompts wait than sequences run, more than usual: many wait for what few
-would gain.
+runs, whole chunks are taken, and while several prompts wait, more than for one: many wait for what few would gain.
 
 What a prompt token seems to add feeds on itself: a step that takes a prompt along is slower by some milliseconds
 whatever it takes, and sequences that joined, or read a longer context, are slower, too. Laid to the prompt, that makes
@@ -20,6 +19,9 @@ _FEWEST = 1
 """Prompt tokens that a step takes at least: a prompt gets on, whatever the means say."""
 _FIRST = 32
 """Prompt tokens of a step beside running sequences before anything was measured."""
+_FURTHER_SHARE = 2.0
+"""Of one prompt's share of a step, what each further prompt that waits adds to it where one sequence runs; of several,
+each has its part."""
 _MOST_SHARES = 4.0
 """Times as much as one prompt's share of a step that many prompts may take."""
 _DEAREST = 2.0
@@ -82,7 +84,7 @@ class PrefillPace:
             _FIRST if usual is None or token_ns is None else round(_GROWTH * max(_FIRST, self._added.tokens or 0))
         )
         if usual is not None and token_ns:
-            share = (self._slowdown - 1) * min(_MOST_SHARES, max(1.0, prompts / sequences))
+            share = (self._slowdown - 1) * min(_MOST_SHARES, 1.0 + _FURTHER_SHARE * (prompts - 1) / sequences)
             bounds.append(int(share * usual / token_ns))
         return max(_FEWEST, min(bounds))
 
