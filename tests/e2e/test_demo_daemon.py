@@ -20,10 +20,11 @@ def served(demo_model_dir, tmp_path_factory):
 
 
 def test_it_answers_a_question_in_english(served):
+    """One that the model is sure of: of France's capital it has two first words within a step of bfloat16."""
     text = respsd(
-        "generate", "--address", served.address, "--chat", "What is the capital of France?", "--max-new-tokens", "32"
+        "generate", "--address", served.address, "--chat", "What is the capital of Japan?", "--max-new-tokens", "32"
     )
-    assert "Paris" in text
+    assert "Tokyo" in text
 
 
 def test_a_chat_ends_by_itself_with_its_usage(served):
