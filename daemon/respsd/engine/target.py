@@ -1,4 +1,7 @@
-"""The target: a Hugging Face causal LM, run unmodified, one packed forward for the new rows of many sequences."""
+"""The target: a Hugging Face causal LM, one packed forward for the new rows of many sequences.
+
+Its own code runs unmodified, or on a processor, where its layers are of a known kind, as a `LeanDecoder`.
+"""
 
 from __future__ import annotations
 
