@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from respsd.engine.attention import PackedSegment, attend_packed
+from respsd.engine.exactness import Product
 
 LAYER_CLASSES = frozenset({"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"})
 """transformers' layers that compute what `_Layer` does."""
-
-Product = Callable[[Tensor], Tensor]
-"""A linear layer: [rows, in] -> [rows, out]."""
 
 _ATTENTION, _MLP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 

@@ -22,12 +22,7 @@ from respsd.service.answer_size import check_sent, check_tokenized
 from respsd.service.calls import note_request
 from respsd.service.concurrency import Concurrency, client_of
 from respsd.service.event_stream import EventStream
-from respsd.service.interceptor import (
-    Context,
-    current_request_id,
-    is_request_id,
-    use_request_id,
-)
+from respsd.service.interceptor import Context, current_request_id, is_request_id, use_request_id
 from respsd.service.messages import model_info_message
 from respsd.service.validation import GenerateMessage, RequestReader
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
