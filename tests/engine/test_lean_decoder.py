@@ -103,6 +103,11 @@ def test_other_layers_are_left_to_transformers():
     assert target.packing is not None
 
 
+def test_transformers_own_code_runs_where_the_setting_says_so_also_exactly():
+    for exact in (False, True):
+        assert not Target(model(FAMILIES["llama"], torch.float32), packed_weights=False, exact=exact).is_lean
+
+
 def test_linear_layers_that_cannot_be_joined_are_left_to_transformers():
     class Quantised(torch.nn.Linear):
         pass

@@ -186,14 +186,14 @@ class Target:
     def _lay_out_weights(self, packed_weights: bool | None, *, exact: bool) -> None:
         if self.layout.device.type != "cpu" and not exact:
             return
-        is_lean = self.layout.device.type == "cpu" and lean_decoder.takes(self._model)
-        if is_lean:
+        runs_lean = packed_weights is not False and self.layout.device.type == "cpu" and lean_decoder.takes(self._model)
+        if runs_lean:
             expected = self._probe()
             lean_decoder.join_weights(self._model)
         self.packing = pack_linears(
             self._model, exact=exact, spare_bytes=None if packed_weights is None else _UNBOUNDED
         )
-        if is_lean:
+        if runs_lean:
             self._lean = LeanDecoder(self._model)
             self._check_same(expected, self._probe())
 
