@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from respsd.drafter_training.batches import Span, TrainingBatch
 from respsd.engine.drafter_config import AUX_STATES, DrafterConfig
-from respsd.engine.rope import RotaryEmbedding
+from respsd.engine.rope import RotaryEmbedding, rotate
 from respsd.errors import CheckpointError
 
 _INIT_STD = 0.02
@@ -119,9 +119,7 @@ class UnrolledDrafter(nn.Module):
         return projected.view(projected.shape[0], -1, self.config.head_dim).transpose(0, 1)
 
     def _rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        cos, sin = self._rotary.cos_sin(positions, x.dtype)  # [rows, head_dim]
-        first, second = x.chunk(2, dim=-1)
-        return x * cos + torch.cat((-second, first), dim=-1) * sin
+        return rotate(x, *self._rotary.cos_sin(positions, x.dtype))
 
     @torch.no_grad()
     def _initialise(self, draft_head: Tensor, final_norm: Tensor) -> None:

@@ -18,7 +18,7 @@ from respsd.engine.checkpoint import DrafterCheckpoint
 from respsd.engine.drafter_config import AUX_STATES
 from respsd.engine.kv_cache import KvLayout, SequenceCache
 from respsd.engine.packed_linear import PackedLinear, make_kernels
-from respsd.engine.rope import RotaryEmbedding
+from respsd.engine.rope import RotaryEmbedding, rotate
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of some positions."""
@@ -180,9 +180,7 @@ class Drafter:
         qkv = self._qkv(torch.cat((embedded, normed), dim=-1))
         qkv = qkv.view(rows, config.heads + 2 * config.kv_heads, config.head_dim).transpose(0, 1)
         rotated, values = qkv.tensor_split((config.heads + config.kv_heads,))
-        cos, sin = rotation
-        rotated = rotated * cos + _rotate_half(rotated) * sin  # [heads + kv_heads, rows, head_dim]
-        query, keys = rotated.tensor_split((config.heads,))
+        query, keys = rotate(rotated, *rotation).tensor_split((config.heads,))  # [heads or kv_heads, rows, head_dim]
         attended = attend_packed(segments, 0, query, keys, values, self._scale).reshape(rows, -1)
         hidden = residual + self._o(attended)
         gate, up = self._gate_up(self._norm(hidden, self._mlp_norm)).chunk(2, dim=-1)
@@ -201,8 +199,3 @@ class Drafter:
 def join(parts: Sequence[Tensor]) -> Tensor:
     """Rows side by side; no copy of a single part."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-def _rotate_half(x: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)

@@ -127,6 +127,12 @@ class RotaryEmbedding:
         return (angles.cos() * self._factor).to(dtype), (angles.sin() * self._factor).to(dtype)
 
 
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """`x` [..., n, head_dim] turned by the angles whose cos and sin [n, head_dim] `RotaryEmbedding` gives."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
 def _parameters(config: Json, file: str) -> Json:
     """The one rope dictionary of the config, wherever it stands; empty where there is none."""
     found = {name: config[name] for name in ("rope_parameters", "rope_scaling") if config.get(name)}
