@@ -78,7 +78,7 @@ def run_bench(
     options: BenchOptions,
     progress: Callable[[int], None] = lambda _: None,
 ) -> BenchResult:
-    """Run it. :param progress: told how many questions were answered, after each block."""
+    """Run it. :param progress: told of newly answered questions, after each block."""
     rng = random.Random(options.seed)
     measured: list[QuestionSet] = list(sets)
     calibration: list[QuestionSet] = []

@@ -57,7 +57,7 @@ def compare(
     """Answer every set by every cell.
 
     :param rng: draws the order of the cells
-    :param progress: told how many questions a block had, after each block
+    :param progress: told how many questions a block answered that none before it had, after each block
     """
     cells = list(decoders)
     size = max(cell.concurrency for cell in cells)
@@ -68,7 +68,7 @@ def compare(
             for cell in rng.sample(cells, len(cells)):
                 result = ask(decoders[cell], tokenizer, questions, block, cell.concurrency, rules)
                 samples.append(Sample(questions.name, block, cell, result))
-            progress(len(block))
+            progress(min(size, len(questions.prompts) - block[0]))
     return samples
 
 
