@@ -11,6 +11,7 @@ a prefix that ends at t. EAGLE-3 (arXiv 2503.01840), section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -169,22 +170,19 @@ def attend(
     own_values: Sequence[Tensor],
 ) -> Tensor:
     """Attention of one step, span by span; returns [rows, heads * head_dim]."""
-    parts, row, context = [], 0, 0
-    for span in spans:
-        count = span.end_row - span.first_row
-        rows, seen = slice(row, row + count), slice(context, context + span.end_row)
-        parts.append(
-            _attend_span(
-                span.first_row,
-                queries[:, rows],
-                keys[:, seen],
-                values[:, seen],
-                [each[:, rows] for each in own_keys],
-                [each[:, rows] for each in own_values],
-            )
-        )
-        row, context = row + count, context + span.end_row
-    return torch.cat(parts)
+    rows = [span.end_row - span.first_row for span in spans]
+    seen = [span.end_row for span in spans]
+    # Split at once: the gradient of a slice is a whole tensor of zeros, which a slice for each span would add up.
+    parts = zip(
+        spans,
+        queries.split(rows, dim=1),
+        keys.split(seen, dim=1),
+        values.split(seen, dim=1),
+        zip(*(each.split(rows, dim=1) for each in own_keys), strict=True) if own_keys else repeat(()),
+        zip(*(each.split(rows, dim=1) for each in own_values), strict=True) if own_values else repeat(()),
+        strict=False,
+    )
+    return torch.cat([_attend_span(span.first_row, *rest) for span, *rest in parts])
 
 
 def _attend_span(

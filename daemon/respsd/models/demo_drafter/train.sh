@@ -42,7 +42,7 @@ make_drafter() {
 
     train --to "$work/first" --unrolled-steps 2 --epochs 1.6 \
         --matrix-learning-rate 8e-3 --learning-rate 2e-3
-    train --to "$work/drafter" --from "$work/first" --unrolled-steps 4 --epochs 2 --prompt-weight 0 \
+    train --to "$work/drafter" --from "$work/first" --unrolled-steps 4 --epochs 2.6 --prompt-weight 0 \
         --matrix-learning-rate 4e-3 --learning-rate 1e-3 --warmup 20
 
     respsd drafter eval --demo --drafter "$work/drafter" "${questions[@]}" \
