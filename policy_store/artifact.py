@@ -64,7 +64,7 @@ def read_version(versions: Path, version: int) -> tuple[StoredPolicy, str]:
             raise VersionCorrupt(version, f"its manifest is that of version {manifest.version}")
         return StoredPolicy(manifest, _read_weights(folder, manifest)), sha256(text)
     except OSError as fault:
-        raise VersionCorrupt(version, f"cannot read {fault.filename}: {fault.strerror}") from fault
+        raise VersionCorrupt(version, _unreadable(fault)) from fault
     except (InvalidManifest, InvalidWeights) as fault:
         raise VersionCorrupt(version, str(fault)) from fault
 
@@ -75,7 +75,12 @@ def version_files(versions: Path, version: int) -> dict[str, bytes]:
     try:
         return {path.name: path.read_bytes() for path in (folder / MANIFEST, folder / WEIGHTS) if path.exists()}
     except OSError as fault:
-        raise VersionCorrupt(version, f"cannot read {fault.filename}: {fault.strerror}") from fault
+        raise VersionCorrupt(version, _unreadable(fault)) from fault
+
+
+def _unreadable(fault: OSError) -> str:
+    """Names the file, not its folder: callers of a daemon may read it."""
+    return f"cannot read {Path(fault.filename).name}: {fault.strerror}"
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.operating import ANN, DRY, ROLLOUT, NoonClock, damage, moves, serves, states
 
-from policy_store import PolicyStore
+from policy_store import PolicyStore, StoreUnavailable
 from policy_store.archive import read_archive
 from respsd.control.action import Action, ActionTable
 from respsd.control.bootstrap import open_policies, policy_loader
@@ -188,6 +188,37 @@ def test_a_version_that_a_person_rolled_back_can_be_told_from_one_that_a_machine
     assert not operator.rolled_back_by_hand(good[1])
     assert not operator.rolled_back_by_hand(1)
     assert operator.automatic_rollbacks(within_seconds=86_400) == 1
+
+
+def test_a_version_that_was_quarantined_or_deleted_serves_no_request_that_names_it(
+    operator: PolicyOperator, router: PolicyRouter, good: list[int]
+) -> None:
+    for version in good[:2]:
+        router.resolve(Speculation(policy=str(version)))
+    operator.quarantine(good[0], ANN)
+    with pytest.raises(PolicyRefused, match="quarantined"):
+        router.check(Speculation(policy=str(good[0])))
+    operator.remove(good[1], ANN)
+    with pytest.raises(UnknownPolicy):
+        router.check(Speculation(policy=str(good[1])))
+
+
+def test_a_store_that_cannot_be_read_is_told_without_its_place(
+    store: PolicyStore, router: PolicyRouter, good: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable() -> None:
+        raise StoreUnavailable(store.path, "registry.db: disk I/O error")
+
+    folder = store.path / "versions" / str(good[0])
+    (folder / "manifest.json").unlink()
+    (folder / "manifest.json").mkdir()  # cannot be read, whoever tries
+    with pytest.raises(PolicyRefused, match=r"cannot read manifest\.json") as corrupt:
+        router.check(Speculation(policy=str(good[0])))
+    monkeypatch.setattr(store, "list", unavailable)
+    with pytest.raises(PolicyRefused, match="cannot be read") as refused:
+        router.check(Speculation(policy=str(good[1])))
+    for caught in (corrupt, refused):
+        assert str(store.path) not in str(caught.value)
 
 
 def test_a_pinned_champion_is_moved_by_nobody_until_it_is_unpinned(

@@ -107,6 +107,39 @@ def test_only_the_most_recently_used_versions_are_kept() -> None:
     assert made.loads == [*range(10, 18), 18, 11]  # type: ignore[attr-defined]
 
 
+def test_versions_are_loaded_anew_once_one_may_have_changed() -> None:
+    made = router()
+    kept = made.resolve(Speculation(policy="7"))
+    made.forget_named()
+    decide(made, Speculation(policy="7"))
+    assert made.loads == [7, 7]  # type: ignore[attr-defined]
+    assert kept.current().choose(NOTHING, 0.5).policy_version == 7  # a request under way goes on
+
+
+def test_a_version_that_loads_holds_up_nobody_and_is_not_kept_when_all_are_forgotten_meanwhile() -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    def load(version: int) -> Controller:
+        loading.set()
+        assert go_on.wait(10)
+        loads.append(version)
+        return Policy(version, "named")
+
+    loads: list[int] = []
+    baseline = StaticController(BASELINE, 1, "baseline")
+    made = PolicyRouter({"baseline": baseline, "champion": baseline}, load, RESERVED)
+    slow = threading.Thread(target=made.resolve, args=(Speculation(policy="7"),))
+    slow.start()
+    assert loading.wait(10)
+    made.swap("champion", Policy(3))
+    assert decide(made).policy_version == 3
+    made.forget_named()
+    go_on.set()
+    slow.join()
+    decide(made, Speculation(policy="7"))
+    assert loads == [7, 7]
+
+
 @pytest.mark.parametrize("name", ["404", "nobody", "", "-1", "1.0", "٣", "9" * 30])
 def test_an_unknown_policy_is_refused_when_the_request_comes(name: str) -> None:
     with pytest.raises(UnknownPolicy):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_store import PolicyStore, StoredPolicy, StoreError, VersionUnknown
+import structlog
+
+from policy_store import PolicyStore, StoredPolicy, StoreError, VersionCorrupt, VersionUnknown
 from respsd.control.action import Action
 from respsd.control.controller import Controller
 from respsd.control.observation import ObservationSchema
@@ -14,6 +16,8 @@ from respsd.control.resps import RespsController
 from respsd.control.router import LEARNER
 from respsd.control.static import StaticController
 from respsd.errors import PolicyRefused, UnknownPolicy
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,11 @@ class PolicyLoader:
             policy = self.store.load(version)
         except VersionUnknown as fault:
             raise UnknownPolicy(str(version)) from fault
-        except StoreError as fault:
-            raise PolicyRefused(version, str(fault)) from fault
+        except VersionCorrupt as fault:
+            raise PolicyRefused(version, fault.fault) from fault
+        except StoreError as fault:  # its text names the store's path, which is no business of a caller's
+            log.error("policy_unreadable", version=version, fault=str(fault))
+            raise PolicyRefused(version, "the policy store cannot be read") from fault
         return self.admit(policy, arm)
 
     def admit(self, policy: StoredPolicy, arm: str) -> Controller:

@@ -64,6 +64,10 @@ class Router(Protocol):
         """Let the alias name nothing; requests under way with it go on with the champion."""
         ...
 
+    def forget_named(self) -> None:
+        """Load versions that requests name by number anew."""
+        ...
+
     def serving(self) -> Mapping[str, int | None]:
         """The version that each alias has now."""
         ...
@@ -230,6 +234,7 @@ class PolicyOperator:
             self._swap(policies.swaps)
             if not has_candidate:
                 self._router.forget(CANDIDATE)
+            self._router.forget_named()
         _log(entries)
         return PolicyChange(entries)
 

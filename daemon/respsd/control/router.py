@@ -130,6 +130,11 @@ class PolicyRouter:
             self._aliases = {name: controller for name, controller in self._aliases.items() if name != alias}
             self._refused.pop(alias, None)
 
+    def forget_named(self) -> None:
+        """Load versions that requests name by number anew: one may have been quarantined or deleted."""
+        with self._lock:
+            self._named = OrderedDict()
+
     def use_by_default(self, name: str) -> None:
         """Let requests that name no policy have this version or alias; raises UnknownPolicy or PolicyRefused."""
         self.resolve(Speculation(policy=name))
@@ -175,12 +180,15 @@ class PolicyRouter:
 
     def _version(self, version: int) -> ControllerSource:
         with self._lock:
-            source = self._named.pop(version, None)
-            if source is None:
-                source = Pinned(self._guard(self._load(version)))
-            self._named[version] = source  # the most recently used is last
-            if len(self._named) > _NAMED_VERSIONS_KEPT:
-                self._named.popitem(last=False)
+            named = self._named
+            if version in named:
+                named.move_to_end(version)  # the most recently used is last
+                return named[version]
+        source = Pinned(self._guard(self._load(version)))  # reads files, for which no window should have to wait
+        with self._lock:
+            named[version] = source  # of no use where all were forgotten meanwhile
+            if len(named) > _NAMED_VERSIONS_KEPT:
+                named.popitem(last=False)
         return source
 
     def _guard(self, controller: Controller) -> Controller:
