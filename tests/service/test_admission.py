@@ -85,6 +85,19 @@ async def test_a_share_is_given_back_whatever_the_end():
             await client.generate("x")
 
 
+async def test_tokenizing_counts_as_a_request():
+    engine = StubEngine()
+    async with served(engine, limits=Limits(max_in_flight=1)) as server, AsyncClient(server.address) as client:
+        engine.gate.close()
+        held = asyncio.create_task(client.generate("x", max_new_tokens=2))
+        await eventually(lambda: engine.load().waiting == 1)
+        with pytest.raises(ServiceError, match="1 of 1"):
+            await client.tokenize("y")
+        engine.gate.open()
+        await held
+        assert (await client.tokenize("y")).token_ids == (ord("y"),)
+
+
 @pytest.mark.parametrize(
     ("caller", "peer", "client"),
     [

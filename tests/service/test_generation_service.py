@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from support.serving import DRAWN_SEED, eventually, served
 from respsd.engine.stub import EOS, StubEngine, spell
 from respsd.service.limits import Limits
 from respsd_client import AsyncClient, ServiceError
+from respsd_client.v1 import generation_pb2, generation_pb2_grpc
 
 PROMPTS = ["text", [1, 2, 3], [{"role": "user", "content": "hi"}]]
 
@@ -172,6 +174,35 @@ async def test_request_id_is_free_again_when_the_engine_has_let_go():
         engine.gate.open()
         assert [chunk async for chunk in first]
         assert (await client.generate("y", request_id="twin")).request_id == "twin"
+
+
+async def test_calls_may_share_the_id_of_their_metadata():
+    engine = StubEngine()
+    async with served(engine) as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        engine.gate.close()
+        message = generation_pb2.GenerateRequest(prompt=generation_pb2.Prompt(text="x"))
+        calls = [stub.Generate(message, metadata=[("x-request-id", "fan-out")]) for _ in range(3)]
+        await eventually(lambda: engine.load().waiting == 3)
+        engine.gate.open()
+        assert sorted([(await call).request_id for call in calls]) == ["fan-out", "fan-out~2", "fan-out~3"]
+        for call in calls:
+            assert dict(await call.trailing_metadata())["x-request-id"] == "fan-out"
+        assert (await stub.Generate(message, metadata=[("x-request-id", "fan-out")])).request_id == "fan-out"
+
+
+async def test_what_a_request_asks_for_is_checked_off_the_event_loop(monkeypatch):
+    engine, threads = StubEngine(), []
+    check = engine.check
+
+    def checked(request):
+        threads.append(threading.current_thread())
+        check(request)
+
+    monkeypatch.setattr(engine, "check", checked)  # a version that it names may be read from disk
+    async with served(engine) as server, AsyncClient(server.address) as client:
+        await client.generate("x", max_new_tokens=2)
+    assert threads[0] is not threading.main_thread()
 
 
 async def test_engine_fault_is_internal_without_its_text():

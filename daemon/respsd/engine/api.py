@@ -122,6 +122,13 @@ class Engine(Protocol):
         """
         ...
 
+    def check(self, request: GenerationRequest) -> None:
+        """Raise what `submit` would for what the request asks for, whatever else there is to do; from any thread.
+
+        A version that it names by number may be read from disk: on an event loop it would hold up all others.
+        """
+        ...
+
     def check_room(self) -> None:
         """Raise Overloaded where the queue is full, from any thread: callers learn it before they prepare a request."""
         ...

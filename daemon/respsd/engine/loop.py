@@ -102,6 +102,10 @@ class EngineLoop:
                 self._progress_ns = self._clock.monotonic_ns()
             self._wake.notify()
 
+    def check(self, request: GenerationRequest) -> None:
+        """See `Engine.check`."""
+        self._admission.check(request)
+
     def check_room(self) -> None:
         """See `Engine.check_room`."""
         with self._wake:

@@ -216,14 +216,19 @@ class StubEngine:
         self._taking = True
         self._thread.start()
 
-    def submit(self, request: GenerationRequest, deliver: Deliver) -> None:
-        """Queue a request; see Engine.submit."""
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse what can never run; see Engine.check."""
         total, context = len(request.prompt_ids) + request.stopping.max_new_tokens, self.model.context_length
         if total > context:
-            raise InvalidRequest("max_new_tokens", request.stopping.max_new_tokens, f"the context has {context} tokens")
+            limit = f"the context has {context} tokens"
+            raise InvalidRequest("stopping.max_new_tokens", request.stopping.max_new_tokens, limit)
         policy = request.speculation.policy
         if policy is not None and policy not in self._policies:
             raise UnknownPolicy(policy)
+
+    def submit(self, request: GenerationRequest, deliver: Deliver) -> None:
+        """Queue a request; see Engine.submit."""
+        self.check(request)
         with self._changed:
             if not self._taking:
                 raise EngineUnavailable("the engine is not running")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
@@ -72,13 +73,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     await context.write(message)
 
     async def Tokenize(  # noqa: N802
-        self, request: generation_pb2.TokenizeRequest, _context: Context
+        self, request: generation_pb2.TokenizeRequest, context: Context
     ) -> generation_pb2.TokenizeResponse:
-        """Token ids of a prompt."""
-        token_ids = await self._off_loop(self._reader.prompt_ids, request.prompt)
-        pieces: list[str] = []
-        if request.with_pieces:
-            pieces = await self._off_loop(self._engine.tokenizer.pieces, token_ids)
+        """Token ids of a prompt. It shares the tokenizing threads with requests, so it counts as one of them."""
+        with self._counted(context):
+            token_ids = await self._off_loop(self._reader.prompt_ids, request.prompt)
+            pieces: list[str] = []
+            if request.with_pieces:
+                pieces = await self._off_loop(self._engine.tokenizer.pieces, token_ids)
         answer = generation_pb2.TokenizeResponse(token_ids=token_ids, pieces=pieces)
         check_tokenized(len(token_ids), answer.ByteSize(), self._reader.limits.max_answer_bytes)
         return answer
@@ -115,7 +117,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     ) -> AsyncIterator[tuple[GenerationRequest, EventStream]]:
         """The accepted request and its events; a cancel or a deadline ends it in the engine too."""
         began_ns = self._clock.monotonic_ns()
-        with self.concurrency.counted(client_of(context.peer()), self._reader.limits):
+        with self._counted(context):
             request = await self._accept(message, context)
             read_ns = self._clock.monotonic_ns()
             events = self._submit(request)
@@ -131,9 +133,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                     seconds = (self._clock.monotonic_ns() - began_ns) / 1e9
                     _log_finished(events.end, seconds, read_seconds=(read_ns - began_ns) / 1e9)
 
-    async def _accept(self, message: GenerateMessage, context: Context) -> GenerationRequest:
+    def _counted(self, context: Context) -> AbstractContextManager[None]:
+        """One more call that is being answered; raises EngineUnavailable or Overloaded."""
         if self._draining:
             raise EngineUnavailable("the daemon is shutting down")
+        return self.concurrency.counted(client_of(context.peer()), self._reader.limits)
+
+    async def _accept(self, message: GenerateMessage, context: Context) -> GenerationRequest:
         self._engine.check_room()  # before the work of reading the request
         if message.HasField("request_id"):
             longest = self._reader.limits.max_request_id
@@ -142,8 +148,21 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 raise InvalidRequest("request_id", message.request_id, limit)
             use_request_id(message.request_id, context)
         _check_deadline(context)
-        request = await self._off_loop(self._reader.read, message, current_request_id())
+        request = await self._off_loop(self._read, message, current_request_id())
+        if not message.HasField("request_id"):
+            request = dataclasses.replace(request, request_id=self._free_id(request.request_id))
         return dataclasses.replace(request, deadline_ns=self._deadline_ns(context))
+
+    def _read(self, message: GenerateMessage, request_id: str) -> GenerationRequest:
+        request = self._reader.read(message, request_id)
+        self._engine.check(request)
+        return request
+
+    def _free_id(self, request_id: str) -> str:
+        """The id of a call's metadata, numbered where a request in flight has it: a gateway gives all of one fan-out
+        the same."""
+        others = (f"{request_id}~{number}" for number in itertools.count(2))
+        return next(each for each in itertools.chain([request_id], others) if each not in self._in_flight)
 
     def _deadline_ns(self, context: Context) -> int | None:
         left = _check_deadline(context)
