@@ -257,6 +257,18 @@ async def test_tracing_without_its_packages_is_refused(settings: Settings, monke
             pass
 
 
+async def test_turning_tls_on_or_off_waits_for_a_restart(settings: Settings, tmp_path: Path):
+    pair = Authority(tmp_path, "authority").issue("server")
+    tls = settings.tls.model_copy(update={"certificate": pair.certificate, "key": pair.key})
+    async with running(settings) as service:
+        for _ in range(2):  # the second finds what the first one did not do
+            service.next_settings.append(settings.model_copy(update={"tls": tls}))
+            await service.reload()
+            told = service.lines[-1]
+            assert (told["event"], told["needs_restart"]) == ("reloaded", ("tls.certificate", "tls.key"))
+            assert told["changed"] == ()
+
+
 def test_changes_are_sorted_into_now_and_later(settings: Settings, tmp_path: Path):
     new = settings.model_copy(
         update={

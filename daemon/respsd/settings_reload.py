@@ -49,9 +49,12 @@ def is_live(key: Key) -> bool:
 def changes(old: Settings, new: Settings) -> Changes:
     """Compare two readings."""
     changed = list(_different(old, new))
+    # Whether there is TLS at all is fixed when the server listens.
+    turned = (old.tls.certificate is None) != (new.tls.certificate is None)
+    live = [key for key in changed if is_live(key) and not (turned and key[0] == "tls")]
     return Changes(
-        tuple(".".join(key) for key in changed if is_live(key)),
-        tuple(".".join(key) for key in changed if not is_live(key)),
+        tuple(".".join(key) for key in live),
+        tuple(".".join(key) for key in changed if key not in live),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import grp
 import os
 import pwd
@@ -16,7 +17,7 @@ from support.serving import eventually, served
 
 from respsd.engine.stub import StubEngine
 from respsd.service.auth import ANY, USERS, Access, Caller
-from respsd.service.peers import PeerSocket, user_caller
+from respsd.service.peers import LocalUser, PeerSocket
 from respsd_client import AsyncClient, ServiceError
 
 ME = f"{pwd.getpwuid(os.geteuid()).pw_name}@localhost"
@@ -39,12 +40,12 @@ with Client(sys.argv[1]) as client:
 
 def test_roles_come_from_user_and_group():
     group = grp.getgrgid(os.getegid()).gr_name
-    assert user_caller(os.geteuid(), os.getegid(), None) == Caller(ME, ANY)
-    assert user_caller(0, 0, None).roles == ANY
-    assert user_caller(OTHER_UID, 65534, None).roles == USERS
-    assert user_caller(OTHER_UID, os.getegid(), group).roles == ANY
-    assert user_caller(OTHER_UID, 65534, "no-such-group").roles == USERS
-    assert user_caller(123_456, 65534, "root") == Caller("123456@localhost", USERS)
+    assert LocalUser.of(os.geteuid(), os.getegid()).caller(None) == Caller(ME, ANY)
+    assert LocalUser.of(0, 0).caller(None).roles == ANY
+    assert LocalUser.of(OTHER_UID, 65534).caller(None).roles == USERS
+    assert LocalUser.of(OTHER_UID, os.getegid()).caller(group).roles == ANY
+    assert LocalUser.of(OTHER_UID, 65534).caller("no-such-group").roles == USERS
+    assert LocalUser.of(123_456, 65534).caller("root") == Caller("123456@localhost", USERS)
 
 
 async def test_the_daemons_own_user_is_its_admin(tmp_path: Path):
@@ -125,17 +126,22 @@ async def test_connections_that_say_nothing_hold_up_nobody(tmp_path: Path):
 
 async def test_credentials_are_forgotten_with_their_connection(tmp_path: Path):
     listener = await asyncio.start_unix_server(lambda reader, writer: writer.close(), str(tmp_path / "unused"))
-    peers = PeerSocket(tmp_path / "outer", Access())
+    access = Access()
+    peers = PeerSocket(tmp_path / "outer", access)
     inner = await asyncio.start_unix_server(lambda reader, writer: None, peers.inner.removeprefix("unix:"))
     await peers.start()
     _, writer = await asyncio.open_unix_connection(str(tmp_path / "outer"))
-    await eventually(lambda: len(peers._callers) == 1)
-    ((name, caller),) = peers._callers.items()
-    assert peers.caller(name) == caller == Caller(ME, ANY)
+    await eventually(lambda: len(peers._users) == 1)
+    ((name, user),) = peers._users.items()
+    assert peers.caller(name) == Caller(ME, ANY)
+    peers._users[name] = dataclasses.replace(user, uid=OTHER_UID, groups=frozenset({"operators"}))
+    assert peers.caller(name) == Caller(ME, USERS)
+    access.admin_group = "operators"  # by a reload, while the connection is open
+    assert peers.caller(name) == Caller(ME, ANY)
     assert peers.caller("unix:") is None
     assert peers.caller("ipv4:127.0.0.1:1") is None
     writer.close()
-    await eventually(lambda: peers._callers == {})
+    await eventually(lambda: peers._users == {})
     await peers.stop()
     await peers.stop()
     assert not (tmp_path / "outer").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,21 @@ async def test_files_that_break_change_nothing_and_are_logged_once(authority: Au
         assert await tokens(server.address, Tls(authority.file)) == 3
         authority.issue("server", to=pair)
         assert await tokens(server.address, Tls(authority.file)) == 3
+
+
+async def test_a_file_whose_permissions_alone_were_wrong_is_read_again(authority: Authority):
+    pair = authority.issue("server")
+    files = TlsFiles(pair.certificate, pair.key)
+    async with served(StubEngine(), tls=files) as server:
+        content = pair.key.read_bytes()
+        pair.key.write_bytes(bytes(len(content)))
+        assert await tokens(server.address, Tls(authority.file)) == 3
+        stat = pair.key.stat()
+        pair.key.write_bytes(content)  # tests may run as root, whom no permissions stop
+        os.utime(pair.key, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with structlog.testing.capture_logs() as lines:
+            assert await tokens(server.address, Tls(authority.file)) == 3
+        assert [line["event"] for line in lines if "certificate" in line["event"]] == ["certificate_reloaded"]
 
 
 async def test_a_reload_takes_files_from_elsewhere_or_refuses_them(tmp_path: Path, authority: Authority):

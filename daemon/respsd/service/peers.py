@@ -20,6 +20,7 @@ import socket
 import struct
 import tempfile
 import urllib.parse
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -45,7 +46,7 @@ class PeerSocket:
         self._access = access
         self._path = path
         self._folder = Path(tempfile.mkdtemp(prefix="respsd-"))  # only this user may enter
-        self._callers: dict[str, Caller] = {}
+        self._users: dict[str, LocalUser] = {}
         self._names = itertools.count()
         self._nonce = secrets.token_hex(8)
         self._server: asyncio.Server | None = None
@@ -58,7 +59,8 @@ class PeerSocket:
 
     def caller(self, peer: str) -> Caller | None:
         """See `auth.Peers.caller`."""
-        return self._callers.get(urllib.parse.unquote(peer))
+        user = self._users.get(urllib.parse.unquote(peer))
+        return None if user is None else user.caller(self._access.admin_group)  # which a reload may have changed
 
     async def start(self) -> None:
         """Take connections; raises SettingsError where the path is another process's or impossible."""
@@ -96,13 +98,13 @@ class PeerSocket:
         key = f"unix-abstract:{name[1:]}"
         try:
             _, uid, gid = _CREDENTIALS.unpack(_peer_credentials(writer))
-            self._callers[key] = await asyncio.to_thread(user_caller, uid, gid, self._access.admin_group)
+            self._users[key] = await asyncio.to_thread(LocalUser.of, uid, gid)
             await self._carry(reader, writer, name)
         except (OSError, asyncio.CancelledError) as error:
             log.debug("connection_ended", error=str(error))
         finally:
             writer.close()
-            self._callers.pop(key, None)
+            self._users.pop(key, None)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str) -> None:
         """Carry bytes both ways until either side ends the connection."""
@@ -121,11 +123,31 @@ class PeerSocket:
             inner_writer.close()
 
 
-def user_caller(uid: int, gid: int, admin_group: str | None) -> Caller:
-    """A user of this machine: root, the daemon's own user and the group's members may everything."""
-    name, groups = _account(uid, gid)
-    is_admin = uid in (0, os.geteuid()) or (admin_group is not None and admin_group in groups)
-    return Caller(f"{name}@localhost", ANY if is_admin else USERS)
+@dataclass(frozen=True, slots=True)
+class LocalUser:
+    """A user of this machine."""
+
+    uid: int
+    name: str
+    groups: frozenset[str]
+
+    @classmethod
+    def of(cls, uid: int, gid: int) -> LocalUser:
+        """Look a user up; one without an account has a number for a name, and no group that could be asked for."""
+        try:
+            account = pwd.getpwuid(uid)
+        except KeyError:
+            return cls(uid, str(uid), frozenset())
+        groups = set()
+        for number in os.getgrouplist(account.pw_name, gid):
+            with contextlib.suppress(KeyError):
+                groups.add(grp.getgrgid(number).gr_name)
+        return cls(uid, account.pw_name, frozenset(groups))
+
+    def caller(self, admin_group: str | None) -> Caller:
+        """Root, the daemon's own user and the group's members may everything."""
+        is_admin = self.uid in (0, os.geteuid()) or (admin_group is not None and admin_group in self.groups)
+        return Caller(f"{self.name}@localhost", ANY if is_admin else USERS)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,19 +161,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def _peer_credentials(writer: asyncio.StreamWriter) -> bytes:
     connection: socket.socket = writer.get_extra_info("socket")
     return connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-
-
-def _account(uid: int, gid: int) -> tuple[str, set[str]]:
-    """A user's name and groups; a user without an account has a number and no group that could be asked for."""
-    try:
-        account = pwd.getpwuid(uid)
-    except KeyError:
-        return str(uid), set()
-    groups = set()
-    for number in os.getgrouplist(account.pw_name, gid):
-        with contextlib.suppress(KeyError):
-            groups.add(grp.getgrgid(number).gr_name)
-    return account.pw_name, groups
 
 
 def _answers(path: Path) -> bool:

@@ -81,7 +81,7 @@ def _stamp(files: tuple[Path, ...]) -> Stamp:
         stats = [file.stat() for file in files]
     except OSError as error:
         raise SettingsError(f"tls: {error.filename} cannot be read: {error.strerror}") from error
-    return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+    return tuple((stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size) for stat in stats)  # ctime: chmod
 
 
 def _read(files: tuple[Path, ...]) -> grpc.ServerCertificateConfiguration:
