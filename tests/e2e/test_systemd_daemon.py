@@ -44,6 +44,20 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_told_to_stop_while_it_loads_it_ends_at_once_and_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with manager(path) as heard:
+        served = DaemonProcess(tmp_path / "state", *tiny_flags(), environment={**STILL, "NOTIFY_SOCKET": str(path)})
+        try:
+            until(lambda: "EXTEND_TIMEOUT_USEC" in heard)
+            assert served.stop() == 0
+            assert "READY" not in heard
+        finally:
+            if served.process.poll() is None:
+                served.process.kill()
+            served.wait()
+
+
 def test_it_hears_of_loading_readiness_life_reload_and_end_in_this_order(tmp_path: Path) -> None:
     """vllm-project/vllm#57637, systemd/systemd#5868, RIDE-Lab/SAGE#1346."""
     path = tmp_path / "notify"

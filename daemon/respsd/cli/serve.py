@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from respsd.cli import models
+from respsd.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from respsd.settings import Settings
@@ -54,7 +56,7 @@ def serve(
 
     settings = read()
     configure_logging(settings.log.level, settings.log.format)
-    with _hang_ups_wait():
+    with _hang_ups_wait(), _told_to_stop_it_stops():
         from respsd.daemon import serve as run  # loads the models' libraries, which takes seconds
 
         raise typer.Exit(run(settings, read))
@@ -71,3 +73,20 @@ def _hang_ups_wait() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _told_to_stop_it_stops() -> Iterator[None]:
+    """End at once, and in order, at a SIGTERM that comes while the daemon loads; the service has its own way later.
+
+    Without a handler the signal would end it as a fault, and as a container's first process it would not hear it.
+    """
+
+    def stop(_number: int, _frame: object) -> None:
+        os._exit(ExitCode.OK)  # no answer and no row is under way, and a thread that loads would hold an exit up
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
