@@ -97,7 +97,8 @@ class Reloader:
         except SettingsError as error:
             log.error("reload_refused", fault=str(error))
             return
-        done, waiting = changes(self._settings, new).live, changes(self._started_with, new).waiting
+        waiting = changes(self._started_with, new).waiting
+        done = tuple(name for name in changes(self._settings, new).live if name not in waiting)
         self._access.tokens, self._access.admin_group = tokens, new.auth.admin_group
         self._server.use_limits(limits_of(new, self._parts.largest_action))
         self._parts.explore(new.exploration.share)
@@ -178,6 +179,7 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_client_requests=admission.max_client_requests,
         default_max_new_tokens=settings.default_max_new_tokens,
         max_prompt_bytes=settings.max_prompt_bytes,
+        max_chat_messages=settings.max_chat_messages,
         max_stop_strings=settings.max_stop_strings,
         max_stop_string_bytes=settings.max_stop_string_bytes,
         max_stop_token_ids=settings.max_stop_token_ids,
@@ -192,6 +194,7 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_time_limit_seconds=settings.max_time_limit_seconds,
         max_answer_bytes=settings.max_answer_bytes,
         max_policy_name=settings.max_policy_name,
+        max_history=settings.max_history,
         max_request_id=settings.max_request_id,
         largest_action=largest_action,
     )

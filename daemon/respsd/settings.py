@@ -135,6 +135,8 @@ class LimitSettings(Section):
     """Budget of a request that sets none (or the rest of the context, where that is shorter)."""
     max_prompt_bytes: int = Field(default=1 << 20, ge=1)
     """UTF-8 bytes of a prompt's text, or of all its messages together."""
+    max_chat_messages: int = Field(default=1024, ge=1)
+    """Messages of one prompt; a chat template adds tokens of its own to each."""
     max_stop_strings: int = Field(default=6, ge=0)
     """Stop strings of one request."""
     max_stop_string_bytes: int = Field(default=240, ge=1)
@@ -164,6 +166,8 @@ class LimitSettings(Section):
     much: those of this project do, gRPC's own default is 4 MiB. Streams have no such bound."""
     max_policy_name: int = Field(default=64, ge=1)
     """Characters of the policy that a request names."""
+    max_history: int = Field(default=1000, ge=1)
+    """Entries of the policies' history that are told at once."""
     max_request_id: int = Field(default=128, ge=1, le=256)
     """Characters of a request's own id, in the message or in the `x-request-id` metadata."""
     max_message_bytes: int = Field(default=4 << 20, ge=1024)

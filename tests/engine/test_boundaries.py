@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from support import tiny
-from support.engines import Rig, load_tiny, plain, request, running
+from support.engines import LARGEST, Rig, load_tiny, plain, request, running
 
 from respsd.control.action import OFF, Action
 from respsd.engine.events import FinishReason
-from respsd.errors import InvalidRequest
+from respsd.errors import InvalidRequest, SettingsError
 
 PROMPT = [1, 40, 17, 99, 254, 3, 60]
 ACTIONS = [OFF, Action(4, 1, 2), Action(8, 3, 3), Action(16, 4, 4), Action(60, 7, 10), Action(128, 8, 32)]
@@ -123,3 +123,16 @@ def test_rows_and_counts_describe_the_cut(rig, free_run):
     assert sum(row.steps for row in rows) == completion.finished.steps
     assert completion.finished.accepted_tokens <= len(completion.token_ids) - 1
     assert [row.truncated for row in rows] == [False] * (len(rows) - 1) + [True]
+
+
+def test_where_memory_holds_less_than_the_context_that_much_is_served():
+    tree = LARGEST.depth * LARGEST.top_k
+    with running(load_tiny(), kv_tokens=tree + 40) as rig:
+        assert rig.engine.model.context_length == 40
+        assert len(rig.generate(request(PROMPT, 40 - len(PROMPT))).token_ids) == 40 - len(PROMPT)
+        limit = f"need {tree + 41} KV tokens, and the daemon has {tree + 40}"
+        with pytest.raises(InvalidRequest, match=limit) as caught:
+            rig.engine.check(request(PROMPT, 41 - len(PROMPT)))
+    assert (caught.value.field, caught.value.value) == ("stopping.max_new_tokens", 41 - len(PROMPT))
+    with pytest.raises(SettingsError, match=r"engine\.kv_tokens"), running(load_tiny(), kv_tokens=tree + 1):
+        pass

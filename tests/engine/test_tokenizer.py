@@ -67,7 +67,7 @@ def test_chat_is_rendered_by_the_models_template(folder):
 def test_chat_without_a_template_or_messages_is_refused(folder):
     with pytest.raises(InvalidRequest, match="no chat template") as caught:
         tokenizers.byte_level().render_chat([{"role": "user", "content": "hi"}])
-    assert caught.value.field == "messages"
+    assert caught.value.field == "prompt.chat.messages"
     assert not tokenizers.byte_level().has_chat_template
     with pytest.raises(InvalidRequest, match="at least one message"):
         HfTokenizer.load(folder).render_chat([])
@@ -80,7 +80,14 @@ def test_template_that_refuses_a_role_names_the_field(folder):
     assert tokenizer.decode(tokenizer.render_chat([{"role": "user", "content": ""}])) == "ok"
     with pytest.raises(InvalidRequest, match="begin with user") as caught:
         tokenizer.render_chat([{"role": "assistant", "content": ""}])
-    assert caught.value.field == "messages"
+    assert caught.value.field == "prompt.chat.messages"
+
+
+def test_what_breaks_in_a_template_is_told_without_its_code(folder):
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] + 1 }}")
+    with pytest.raises(InvalidRequest, match="the model's chat template refuses them") as caught:
+        HfTokenizer.load(folder).render_chat([{"role": "user", "content": "x"}])
+    assert "str" not in str(caught.value)
 
 
 def test_eos_ids_are_those_of_generation_config_config_and_tokenizer(folder):

@@ -54,9 +54,17 @@ class Admission:
         total = len(request.prompt_ids) + request.stopping.max_new_tokens
         if total > self._target.context_length:
             limit = f"prompt and output together have {self._target.context_length} positions"
-            raise InvalidRequest("max_new_tokens", request.stopping.max_new_tokens, limit)
+            raise InvalidRequest("stopping.max_new_tokens", request.stopping.max_new_tokens, limit)
         self._router.check(request.speculation)
-        self._pool.check_possible(self.kv_tokens(request))
+        self._check_possible(request)
+
+    def _check_possible(self, request: GenerationRequest) -> None:
+        """Raise InvalidRequest where the need exceeds the whole KV budget, so that waiting would never end."""
+        most, needed = self._pool.total_tokens, self.kv_tokens(request)
+        if needed > most:
+            budget = request.stopping.max_new_tokens
+            limit = f"prompt, output and draft tree need {needed} KV tokens, and the daemon has {most}"
+            raise InvalidRequest("stopping.max_new_tokens", budget, limit)
 
     def kv_tokens(self, request: GenerationRequest) -> int:
         """KV tokens that the request needs at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ from respsd.clock import Clock
 from respsd.control.action import Action
 from respsd.control.observation import ObservationBuilder, ObservationSchema
 from respsd.control.router import RequestRouter
-from respsd.engine.admission import Admission
+from respsd.engine.admission import Admission, scratch_rows
 from respsd.engine.api import ModelInfo
 from respsd.engine.checkpoint import load_drafter_checkpoint
 from respsd.engine.drafter import Drafter
@@ -36,6 +36,9 @@ log = structlog.get_logger(__name__)
 
 _KV_MEMORY_SHARE = {"cuda": 0.8, "cpu": 0.25}
 """Of what is free on a GPU once the weights are there; of a machine's whole memory, which it shares with others."""
+
+_FEWEST_TOKENS = 2
+"""One of a prompt and one of its output."""
 
 _HUGE_PAGES_FROM = 64 << 20
 """Bytes of weights; fewer are read from the processor's caches."""
@@ -165,6 +168,7 @@ def build_engine(
     """The engine, not yet started. `uniform` draws from [0, 1) for policies that sample."""
     hooks = hooks or EngineHooks()
     pool = KvPool(config.kv_tokens or affordable_kv_tokens(*models.kv_layouts))
+    info = _as_far_as_memory_goes(models.info, pool, config.reserved)
     admission = Admission(models.target, models.drafter, models.tokenizer, router, pool, config.reserved, clock)
     stepper = Stepper(
         models.target,
@@ -176,7 +180,7 @@ def build_engine(
         hooks,
         _static_path(models, admission, config),
     )
-    return EngineLoop(models.info, models.tokenizer, stepper, admission, sink, config.limits, clock, hooks)
+    return EngineLoop(info, models.tokenizer, stepper, admission, sink, config.limits, clock, hooks)
 
 
 def step_shapes(models: Models, config: EngineConfig) -> Shapes:
@@ -199,6 +203,24 @@ def _static_path(models: Models, admission: Admission, config: EngineConfig) -> 
     capturer = config.capturer or (cuda_graphs() if shapes == "graphs" else Eager())
     arenas = admission.target_kv, admission.draft_kv
     return StaticPath(models.target, models.drafter, *arenas, config.reserved.depth, capturer)
+
+
+def _as_far_as_memory_goes(info: ModelInfo, pool: KvPool, reserved: Action) -> ModelInfo:
+    """With the context that a sequence alone can fill, where the KV budget is less than the model's own.
+
+    Raises SettingsError where there is room for the largest tree alone.
+    """
+    tree = scratch_rows(reserved)
+    if pool.total_tokens >= info.context_length + tree:
+        return info
+    if pool.total_tokens < tree + _FEWEST_TOKENS:
+        raise SettingsError(
+            f"engine.kv_tokens: {pool.total_tokens} is too few; the largest tree needs {tree}, and a sequence at least "
+            f"{_FEWEST_TOKENS} more"
+        )
+    context = pool.total_tokens - tree
+    log.warning("context_limited", context_length=context, of=info.context_length, kv_tokens=pool.total_tokens)
+    return replace(info, context_length=context)
 
 
 def affordable_kv_tokens(*layouts: KvLayout) -> int:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from respsd.errors import InvalidRequest, Overloaded
+from respsd.errors import Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +116,6 @@ class KvPool:
     def reserved_tokens(self) -> int:
         """Slots that sequences hold."""
         return self.total_tokens - sum(end - start for start, end in self._free)
-
-    def check_possible(self, tokens: int) -> None:
-        """Raise InvalidRequest where the need exceeds the whole budget, so waiting would never end."""
-        if tokens > self.total_tokens:
-            raise InvalidRequest(
-                "max_new_tokens",
-                tokens,
-                f"prompt, output and draft tree need at most {self.total_tokens} KV tokens on this machine",
-            )
 
     def fits(self, tokens: int) -> bool:
         """Whether a range of so many slots is free now."""

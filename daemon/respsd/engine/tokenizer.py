@@ -12,6 +12,9 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from respsd.engine.detokenizer import Detokenizer
 from respsd.errors import CheckpointError, InvalidRequest
 
+_MESSAGES = "prompt.chat.messages"
+"""The request's field."""
+
 
 class HfTokenizer:
     """A transformers tokenizer as an `api.Tokenizer`.
@@ -53,18 +56,20 @@ class HfTokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of `role`/`content` messages by the model's template, ready for the assistant's answer."""
         if not self.has_chat_template:
-            raise InvalidRequest("messages", len(messages), "the model has no chat template; send text or token ids")
+            limit = "the model has no chat template; send text or token ids"
+            raise InvalidRequest(_MESSAGES, f"{len(messages)} messages", limit)
         if not messages:
-            raise InvalidRequest("messages", 0, "at least one message is needed")
+            raise InvalidRequest(_MESSAGES, "0 messages", "at least one message is needed")
         conversation = [dict(message) for message in messages]
         try:
             with self._encoding:
                 text = self._tokenizer.apply_chat_template(conversation, add_generation_prompt=True, tokenize=False)
                 return list(self._tokenizer.encode(str(text), add_special_tokens=False))
         except (TemplateError, ValueError, TypeError, KeyError) as error:
-            raise InvalidRequest(
-                "messages", len(messages), f"the model's chat template refuses them: {error}"
-            ) from error
+            # What a template raises on purpose is for its users; the rest tells of code.
+            told = f": {error}" if type(error) is TemplateError else ""
+            limit = f"the model's chat template refuses them{told}"
+            raise InvalidRequest(_MESSAGES, f"{len(messages)} messages", limit) from error
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids, untidied: spaces before punctuation stay, so that pieces join to the whole."""

@@ -18,6 +18,8 @@ class Limits:
     """Budget of a request that sets none, or the rest of the context where that is less."""
     max_prompt_bytes: int = 1 << 20
     """UTF-8 bytes of a prompt's text, or of all its messages together: tokenizing costs time before tokens count."""
+    max_chat_messages: int = 1024
+    """A chat template adds tokens of its own to each."""
     min_temperature: float = 1e-4
     """Below it, and not 0, logits divided by the temperature overflow."""
     max_temperature: float = 100.0
@@ -40,6 +42,8 @@ class Limits:
     """Of an answer that comes whole; clients of this project take no larger message."""
     max_policy_name: int = 64
     """Characters."""
+    max_history: int = 1000
+    """Entries of the policies' history that are told at once."""
     max_request_id: int = 128
     """Characters."""
     largest_action: Action = LARGEST_PUBLISHED

@@ -11,6 +11,7 @@ from respsd.control.catalog import PolicyDetail, PolicySummary
 from respsd.control.policy_change import Operator, PolicyChange
 from respsd.errors import ChangeRefused, InvalidRequest
 from respsd.service.interceptor import Context
+from respsd.service.limits import Limits
 from respsd.service.policy_messages import (
     change_message,
     detail_message,
@@ -22,11 +23,8 @@ from respsd.service.policy_messages import (
 from respsd_client.v1 import policy_pb2, policy_pb2_grpc
 
 DEFAULT_HISTORY = 100
-MOST_HISTORY = 1000
 MOST_ENTRY = 2**63 - 1
 """No database counts further."""
-MOST_NAME = 64
-"""Characters of a version's number or an alias."""
 
 
 class PolicyCatalog(Protocol):
@@ -52,10 +50,16 @@ class PolicyCatalog(Protocol):
 class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
     """Reads files and changes them on worker threads, so that no stream waits for a disk."""
 
-    def __init__(self, catalog: PolicyCatalog, operator: Operator | None = None) -> None:
-        """:param operator: None, in a daemon whose store does not work, refuses every change"""
+    def __init__(
+        self, catalog: PolicyCatalog, operator: Operator | None = None, limits: Callable[[], Limits] = Limits
+    ) -> None:
+        """
+        :param operator: None, in a daemon whose store does not work, refuses every change
+        :param limits: asked at each call, since a reload may change them
+        """
         self._catalog = catalog
         self._operator = operator
+        self._limits = limits
 
     async def ListPolicies(  # noqa: N802  the wire's name
         self, _request: policy_pb2.ListPoliciesRequest, _context: Context
@@ -69,22 +73,23 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def GetPolicy(self, request: policy_pb2.GetPolicyRequest, _context: Context) -> policy_pb2.GetPolicyResponse:  # noqa: N802  the wire's name
         """One version."""
-        return detail_message(await asyncio.to_thread(self._catalog.get_policy, _name(request.policy)))
+        return detail_message(await asyncio.to_thread(self._catalog.get_policy, self._name(request.policy)))
 
     async def ListHistory(  # noqa: N802  the wire's name
         self, request: policy_pb2.ListHistoryRequest, _context: Context
     ) -> policy_pb2.ListHistoryResponse:
         """Entries of the audit log."""
-        if request.limit > MOST_HISTORY:
-            raise InvalidRequest("limit", request.limit, f"it must be at most {MOST_HISTORY}")
+        most = self._limits().max_history
+        if request.limit > most:
+            raise InvalidRequest("limit", request.limit, f"it must be at most {most}")
         if request.before_id > MOST_ENTRY:
             raise InvalidRequest("before_id", request.before_id, f"it must be at most {MOST_ENTRY}")
         query = HistoryQuery(
-            alias=_name(request.alias, "alias") if request.alias else None,
+            alias=self._name(request.alias, "alias") if request.alias else None,
             before_id=request.before_id or None,
-            limit=request.limit or DEFAULT_HISTORY,
+            limit=request.limit or min(DEFAULT_HISTORY, most),
         )
-        name = _name(request.policy) if request.policy else None
+        name = self._name(request.policy) if request.policy else None
         entries = await asyncio.to_thread(self._catalog.history, query, name)
         return policy_pb2.ListHistoryResponse(entries=map(entry_message, entries))
 
@@ -92,7 +97,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self, request: policy_pb2.PromotePolicyRequest, _context: Context
     ) -> policy_pb2.PromotePolicyResponse:
         """Make a version the champion."""
-        name, intent = _name(request.policy), read_intent(request.intent)
+        name, intent = self._name(request.policy), read_intent(request.intent)
         change = await self._change(lambda operator: operator.promote(name, intent))
         return policy_pb2.PromotePolicyResponse(change=change)
 
@@ -100,7 +105,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self, request: policy_pb2.RollbackPolicyRequest, _context: Context
     ) -> policy_pb2.RollbackPolicyResponse:
         """Bring a former champion back."""
-        to, intent = _name(request.policy) if request.policy else None, read_intent(request.intent)
+        to, intent = self._name(request.policy) if request.policy else None, read_intent(request.intent)
         change = await self._change(lambda operator: operator.rollback(intent, to))
         return policy_pb2.RollbackPolicyResponse(change=change)
 
@@ -108,7 +113,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self, request: policy_pb2.NominatePolicyRequest, _context: Context
     ) -> policy_pb2.NominatePolicyResponse:
         """Make a version the candidate."""
-        name, intent = _name(request.policy), read_intent(request.intent)
+        name, intent = self._name(request.policy), read_intent(request.intent)
         change = await self._change(lambda operator: operator.nominate(name, intent))
         return policy_pb2.NominatePolicyResponse(change=change)
 
@@ -122,7 +127,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
 
     async def PinPolicy(self, request: policy_pb2.PinPolicyRequest, _context: Context) -> policy_pb2.PinPolicyResponse:  # noqa: N802  the wire's name
         """Pin the champion."""
-        name, intent = _name(request.policy), read_intent(request.intent)
+        name, intent = self._name(request.policy), read_intent(request.intent)
         return policy_pb2.PinPolicyResponse(change=await self._change(lambda operator: operator.pin(name, intent)))
 
     async def UnpinPolicy(  # noqa: N802  the wire's name
@@ -151,7 +156,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self, request: policy_pb2.ExportPolicyRequest, _context: Context
     ) -> policy_pb2.ExportPolicyResponse:
         """A version as an archive."""
-        name = _name(request.policy)
+        name = self._name(request.policy)
         detail = await asyncio.to_thread(self._catalog.get_policy, name)
         archive = await asyncio.to_thread(self._working().export, detail.summary.version)
         return policy_pb2.ExportPolicyResponse(archive=archive, version=detail.summary.version)
@@ -168,7 +173,7 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
         self, request: policy_pb2.DeletePolicyRequest, _context: Context
     ) -> policy_pb2.DeletePolicyResponse:
         """Delete a version."""
-        name, intent = _name(request.policy), read_intent(request.intent)
+        name, intent = self._name(request.policy), read_intent(request.intent)
         change = await self._change(lambda operator: operator.remove(name, intent))
         return policy_pb2.DeletePolicyResponse(change=change)
 
@@ -185,8 +190,8 @@ class PolicyServicer(policy_pb2_grpc.PolicyServiceServicer):
             raise ChangeRefused("the policy store does not work, so nothing can be changed; the daemon's log says why")
         return self._operator
 
-
-def _name(text: str, field: str = "policy") -> str:
-    if not 1 <= len(text) <= MOST_NAME:
-        raise InvalidRequest(field, text[:MOST_NAME], f"name a version or an alias, at most {MOST_NAME} characters")
-    return text
+    def _name(self, text: str, field: str = "policy") -> str:
+        most = self._limits().max_policy_name
+        if not 1 <= len(text) <= most:
+            raise InvalidRequest(field, text[:most], f"name a version or an alias, at most {most} characters")
+        return text

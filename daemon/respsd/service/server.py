@@ -214,7 +214,8 @@ class ServiceServer:
             generation, self._engine.model, is_live=self._is_progressing, is_ready=self._is_ready
         )
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(generation, server)
-        policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyServicer(self._catalog, self._operator), server)
+        policies = PolicyServicer(self._catalog, self._operator, lambda: self._reader.limits)
+        policy_pb2_grpc.add_PolicyServiceServicer_to_server(policies, server)
         status_pb2_grpc.add_StatusServiceServicer_to_server(status, server)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)

@@ -102,6 +102,7 @@ class RequestReader:
     def _chat_ids(self, chat: generation_pb2.Chat) -> tuple[int, ...]:
         if not chat.messages:
             raise InvalidRequest("prompt.chat.messages", [], "there must be at least 1 message")
+        _check_count("prompt.chat.messages", len(chat.messages), self.limits.max_chat_messages, "messages")
         for index, message in enumerate(chat.messages):
             if not message.role:
                 raise InvalidRequest(f"prompt.chat.messages[{index}].role", "", "it must not be empty")
