@@ -7,7 +7,11 @@ service raises these and knows neither.
 from __future__ import annotations
 
 _SHOWN = 200
-"""Characters of a refused value that its message repeats."""
+"""Characters of a refused value, and of the field's name, that its message repeats."""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 class RespsdError(Exception):
@@ -21,10 +25,8 @@ class InvalidRequest(RespsdError):
     """A request field holds a value that cannot be honoured."""
 
     def __init__(self, field: str, value: object, limit: str) -> None:
-        shown = repr(value)
-        if len(shown) > _SHOWN:  # a status travels in headers, which are short
-            shown = f"{shown[:_SHOWN]}..."
-        super().__init__(f"{field}: {shown} is not allowed; {limit}")
+        field = _shortened(field)  # callers may name fields too, and the log repeats the name
+        super().__init__(f"{field}: {_shortened(repr(value))} is not allowed; {limit}")
         self.field = field
         self.value = value
         self.limit = limit

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import grpc
+import grpc.aio
 import pytest
 import structlog
 from support.serving import eventually, served
 
 from respsd.engine.events import FinishReason
-from respsd.engine.stub import StubEngine
+from respsd.engine.stub import ByteTokenizer, StubEngine
 from respsd.service.calls import Call
 from respsd.service.daemon_status import Reports
+from respsd.service.oip import open_inference_pb2 as oip
+from respsd.service.oip import open_inference_pb2_grpc as oip_grpc
 from respsd.telemetry.totals import ArmTotals, Totals
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
@@ -36,6 +41,18 @@ class Broken:
 
     def call_ended(self, call: Call) -> None:
         raise RuntimeError("broken")
+
+
+class HeldTokenizer(ByteTokenizer):
+    """Says that it is asked, and waits."""
+
+    def __init__(self, asked: threading.Event, go_on: threading.Event) -> None:
+        self._asked, self._go_on = asked, go_on
+
+    def encode(self, text: str) -> list[int]:
+        self._asked.set()
+        self._go_on.wait(10)
+        return super().encode(text)
 
 
 async def test_every_kind_of_end_is_one_line_and_one_call():
@@ -71,6 +88,62 @@ async def test_every_kind_of_end_is_one_line_and_one_call():
     assert all(call.seconds > 0 and call.is_generation for call in watcher.calls)
     own = [line["request_id"] for line in lines if line["event"] in ENDS]
     assert sorted(own) == sorted([*ended, "late"])
+
+
+@pytest.mark.parametrize("method", ["generate", "stream", "infer"])
+@pytest.mark.parametrize("way", ["cancel", "deadline"])
+async def test_a_request_that_is_abandoned_while_it_is_read_is_one_line(method: str, way: str) -> None:
+    """The engine, which has the others' ends logged, never heard of it."""
+    engine, watcher, reading, go_on = StubEngine(), Watcher(), threading.Event(), threading.Event()
+
+    engine.tokenizer = HeldTokenizer(reading, go_on)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        async with served(engine, observers=[watcher]) as server, grpc.aio.insecure_channel(server.address) as channel:
+            call = _begin(channel, method, timeout=0.3 if way == "deadline" else None)
+            try:
+                await eventually(reading.is_set)
+                if way == "cancel":
+                    call.cancel()
+                await eventually(lambda: len(watcher.calls) == 1)
+            finally:
+                go_on.set()
+    (line,) = [line for line in lines if line["event"] in ENDS]
+    assert (line["event"], line["request_id"], line["code"]) == (
+        "request_abandoned",
+        "left",
+        watcher.calls[0].code.name,
+    )
+    assert line["seconds"] > 0
+
+
+async def test_the_line_of_an_abandoned_call_that_generates_nothing_is_not_written() -> None:
+    """As there is none where it ends well."""
+    engine, watcher, asked, go_on = StubEngine(), Watcher(), threading.Event(), threading.Event()
+
+    engine.tokenizer = HeldTokenizer(asked, go_on)
+    with structlog.testing.capture_logs() as lines:
+        async with served(engine, observers=[watcher]) as server, AsyncClient(server.address) as client:
+            call = asyncio.create_task(client.tokenize("x"))
+            await eventually(asked.is_set)
+            call.cancel()
+            await eventually(lambda: len(watcher.calls) == 1)
+            go_on.set()
+    assert [line for line in lines if line["event"] in ENDS] == []
+
+
+def _begin(channel: grpc.aio.Channel, method: str, timeout: float | None) -> Any:
+    """A call of this method whose id is `left`."""
+    metadata = (("x-request-id", "left"),)
+    if method == "infer":
+        asked = oip.ModelInferRequest(model_name="stub")
+        asked.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"x")
+        stub = oip_grpc.GRPCInferenceServiceStub(channel)
+        return stub.ModelInfer(asked, metadata=metadata, timeout=timeout)
+    prompt, service = generation_pb2.Prompt(text="x"), generation_pb2_grpc.GenerationServiceStub(channel)
+    if method == "stream":
+        streamed = generation_pb2.GenerateStreamRequest(prompt=prompt)
+        return service.GenerateStream(streamed, metadata=metadata, timeout=timeout)
+    return service.Generate(generation_pb2.GenerateRequest(prompt=prompt), metadata=metadata, timeout=timeout)
 
 
 async def test_the_callers_trace_is_on_the_lines_of_its_request_only():

@@ -126,6 +126,16 @@ async def test_stop_words_echo_and_wanted_outputs():
         ({"sampling_parameters": "[]"}, "parameters.sampling_parameters", "JSON object"),
         ({"sampling_parameters": '{"top_p": 7}'}, "parameters.sampling_parameters.top_p", "at most 1"),
         ({"sampling_parameters": '{"\\ud800": 7}'}, "parameters.sampling_parameters.?", "known are"),
+        ({"stop": "[" * 100_000}, "parameters.stop", "a list"),
+        ({"timeout": "9" * 400}, "parameters.timeout", "at most 18446744073709551615 microseconds"),
+        ({"timeout": "-" + "9" * 400}, "parameters.timeout", "microseconds"),
+        ({"timeout": "0"}, "parameters.timeout", "over 0"),
+        ({"priority": "9" * 5000}, "parameters.priority", "0 to 3"),
+        ({"max_tokens": "9" * 5000}, "parameters.max_tokens", "whole number"),
+        ({"temperature": "nan"}, "parameters.temperature", "must be 0"),
+        ({"temperature": "9" * 400}, "parameters.temperature", "must be 0"),
+        ({"sampling_parameters": '{"max_tokens": null}'}, "parameters.sampling_parameters.max_tokens", "whole number"),
+        ({"sampling_parameters": '{"top_p": {}}'}, "parameters.sampling_parameters.top_p", "a number"),
         ({"text": ""}, "inputs.text_input", "at least 1 token"),
         ({"text": b"\xff"}, "inputs.text_input", "UTF-8"),
         ({"shape": (2,)}, "inputs[0].shape", "1 elements"),
@@ -139,6 +149,24 @@ async def test_what_is_wrong_is_named_as_the_caller_knows_it(change, field, word
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert violation(caught.value) == field
     assert words in (caught.value.details() or "")
+
+
+async def test_a_shape_of_very_many_dimensions_holds_nobody_up():
+    """Their product would be a number of millions of digits."""
+    async with served(StubEngine()) as server, stub_of(server) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.ModelInfer(request("x", shape=(2**62,) * 300_000), timeout=20)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert violation(caught.value) == "inputs[0].shape"
+
+
+async def test_priorities_are_known_by_name_and_by_number_in_text_too():
+    engine, seen = StubEngine(), list[Priority]()
+    engine._before_step = lambda asked, step: seen.append(asked.priority) if step == 0 else None
+    async with served(engine) as server, stub_of(server) as stub:
+        for given in ("HIGH", "1", 1, "0", "3"):
+            await stub.ModelInfer(request("x", max_tokens=1, priority=given))
+    assert seen == [Priority.HIGH] * 3 + [Priority.NORMAL, Priority.LOW]
 
 
 async def test_inputs_and_outputs_that_are_not_the_models_are_refused():

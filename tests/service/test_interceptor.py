@@ -8,11 +8,15 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from support.serving import served
+from support.serving import eventually, served
 
+from respsd.engine.events import RequestFailed
+from respsd.engine.request import GenerationRequest, StoppingParams
 from respsd.engine.stub import StubEngine
-from respsd.errors import DeadlineExceeded
-from respsd.service.interceptor import _fail, use_request_id
+from respsd.errors import DeadlineExceeded, EngineFault, InvalidRequest
+from respsd.service.calls import Call, note_request
+from respsd.service.event_stream import EventStream
+from respsd.service.interceptor import CallInterceptor, _fail, use_request_id
 from respsd.service.limits import Limits
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
@@ -127,5 +131,57 @@ async def test_a_caller_who_leaves_as_the_status_is_sent_is_no_fault_of_the_daem
     context = LeavingCaller()
     use_request_id("leaving", context)  # type: ignore[arg-type]
     with structlog.testing.capture_logs() as lines, pytest.raises(asyncio.CancelledError):
-        await _fail(DeadlineExceeded("the deadline passed"), context, "/Generate")  # type: ignore[arg-type]
+        await _fail(DeadlineExceeded("the deadline passed"), context, Call("/Generate", "leaving"))  # type: ignore[arg-type]
     assert [line["log_level"] for line in lines] == ["info"]
+
+
+class GoneCaller(LeavingCaller):
+    """A call's context whose caller has gone."""
+
+    def done(self) -> bool:
+        return True
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+
+async def _lines_of(error: BaseException, events: EventStream | None = None) -> list[str]:
+    """What the log says of a request that ends so behind its caller's back. :param events: the engine had it."""
+
+    async def end() -> None:
+        async with CallInterceptor()._handled("/respsd.v1.GenerationService/Generate", GoneCaller()):  # type: ignore[arg-type]
+            if events is not None:
+                note_request(GenerationRequest("gone", (1,), StoppingParams(1)), events)
+            raise error
+
+    with structlog.testing.capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        await end()
+    return [line["event"] for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (InvalidRequest("prompt", "", "it must have at least 1 token"), "call_refused"),
+        (ZeroDivisionError(), "call_failed"),
+        (grpc.aio.UsageError("RPC already finished."), "request_abandoned"),
+        (grpc.aio.InternalError('Failed "execute_batch"'), "request_abandoned"),
+        (asyncio.CancelledError(), "request_abandoned"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_an_error_behind_a_gone_callers_back_is_one_line(error: BaseException, line: str) -> None:
+    assert await _lines_of(error) == [line]
+    events = EventStream(asyncio.get_running_loop(), lambda: None)
+    assert await _lines_of(error, events) == []  # GenerationService has written it
+
+
+async def test_a_request_that_the_engine_failed_as_its_caller_left_is_one_line() -> None:
+    """GenerationService leaves it to the interceptor."""
+    events, error = EventStream(asyncio.get_running_loop(), lambda: None), EngineFault("a step failed")
+    events.deliver(RequestFailed(error))
+    await eventually(lambda: events.is_over)
+    assert await _lines_of(error, events) == ["call_failed"]

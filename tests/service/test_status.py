@@ -5,7 +5,8 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 import pytest
-from google.rpc import error_details_pb2
+import structlog
+from google.rpc import error_details_pb2, status_pb2
 from support.serving import served
 
 from respsd import errors
@@ -70,3 +71,27 @@ async def test_a_long_name_in_a_message_does_not_cost_the_caller_the_status(name
         with pytest.raises(grpc.aio.AioRpcError, match="there is no model") as caught:
             await stub.ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=name))
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("name", ["y" * 20_000, "𝕏" * 5_000], ids=["ascii", "wide"])
+async def test_a_long_name_of_a_field_does_not_cost_the_caller_the_status(name: str) -> None:
+    """Callers name the tensors, and a refusal names the tensor."""
+    message = open_inference_pb2.ModelInferRequest(model_name="stub")
+    message.inputs.add(name=name, datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"\xff")
+    async with served(StubEngine()) as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        refused = pytest.raises(grpc.aio.AioRpcError, match="'1 bytes' is not allowed; they must be UTF-8")
+        with structlog.testing.capture_logs() as lines, refused as caught:
+            await stub.ModelInfer(message)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    details = dict(caught.value.trailing_metadata() or ())["grpc-status-details-bin"]
+    found = error_details_pb2.BadRequest()
+    assert status_pb2.Status.FromString(details).details[0].Unpack(found)
+    assert found.field_violations[0].field.startswith(f"inputs.{name[:40]}")
+    assert len(str(lines)) < 1000
+
+
+def test_no_refusal_is_longer_than_a_status_may_be():
+    status = status_of(errors.InvalidRequest("𝕏" * 10**5, "𝕏" * 10**5, "𝕏" * 10**5), "id")
+    in_headers = 3 * len(status.message.encode()) + 4 * status.ByteSize() / 3
+    assert in_headers < 8192 - 1024  # the rest is for the other trailers

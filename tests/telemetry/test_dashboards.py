@@ -13,8 +13,11 @@ from prometheus_client import CollectorRegistry
 from respsd.engine.api import EngineLoad
 from respsd.errors import SettingsError
 from respsd.experience.recorder import RecorderStatus
+from respsd.rollout.status import RolloutStatus, RoundStatus
 from respsd.telemetry import dashboards
 from respsd.telemetry.metrics import Metrics
+from respsd.telemetry.rollout_metrics import watch_rollout
+from respsd.telemetry.scheduling_metrics import SchedulingMetrics
 from respsd.telemetry.training_metrics import TrainingMetrics
 
 BOARD = json.loads(dashboards.read("respsd-board.json"))
@@ -24,6 +27,8 @@ EXPRESSIONS = [*BOARD_EXPRESSIONS, *(rule["expr"] for rule in ALERTS)]
 NAME = re.compile(r"\b(?:respsd|process)_[a-z_]+")
 LABELS = re.compile(r"\b(respsd_[a-z_]+)\{([^}]*)\}")
 OF_THE_SCRAPE = {"job", "instance", "le"}
+OF_LEARNING = {"respsd_rollbacks_total", "respsd_learning_paused", "respsd_train_updates_total"}
+ROUND = RoundStatus("candidate", 7, 5, 1, 0.5, pairs=2, mean=0.1, lower=-0.1, upper=0.3, alpha=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,8 @@ def samples() -> dict[str, set[str]]:
     metrics.watch_log_file(Path("transitions.db"))
     metrics.watch_process()
     TrainingMetrics(metrics.registry)
+    SchedulingMetrics(metrics.registry)
+    watch_rollout(metrics.registry, lambda: RolloutStatus(rounds=(ROUND,)))
     metrics.request_ended("OK", "eos", 1.0)
     metrics.tokens_generated("champion", 1, 1.0)
     metrics.action_switched("champion")
@@ -79,8 +86,18 @@ def test_parentheses_and_braces_close(expression: str) -> None:
         assert expression.count(opening) == expression.count(closing)
 
 
+def test_learning_is_looked_at_and_watched() -> None:
+    on_board, alerting = (
+        {name for expression in some for name in NAME.findall(expression)}
+        for some in (BOARD_EXPRESSIONS, [rule["expr"] for rule in ALERTS])
+    )
+    assert {*OF_LEARNING, "respsd_rollout_log_ratio"} <= on_board
+    assert alerting >= OF_LEARNING
+
+
 def test_panels_have_titles_and_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
     for panel in BOARD["panels"]:
         assert panel["title"]
         place = panel["gridPos"]
@@ -95,7 +112,7 @@ def test_panels_have_titles_and_do_not_overlap() -> None:
 
 def test_alerts_say_what_is_wrong_and_how_bad_it_is() -> None:
     for rule in ALERTS:
-        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from typing import get_args
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from respsd.errors import UpdateFailed
 from respsd.scheduling.spawned_update import SpawnedUpdate
 from respsd.telemetry.training_metrics import TrainingMetrics
-from respsd.tuning.report import UpdateReport
+from respsd.tuning.report import Failure, Refusal, UpdateReport
 
 
 @pytest.fixture
@@ -42,6 +43,16 @@ def test_updates_are_counted_by_end_and_figures_are_the_last_ones(registry: Coll
     assert value(registry, "duration_seconds_sum") == 15.0
     assert value(registry, "approx_kl") == 0.3
     assert math.isnan(value(registry, "ess_ratio") or 0.0)
+
+
+def test_the_first_of_every_kind_of_end_is_an_increase(registry: CollectorRegistry) -> None:
+    """An increase is told from a series' earlier value: the first failure would go unseen where there is none."""
+    TrainingMetrics(registry)
+    for status, reasons in (("failed", get_args(Failure)), ("refused", get_args(Refusal))):
+        assert [value(registry, "updates_total", status=status, reason=reason) for reason in reasons] == [
+            0 for _ in reasons
+        ]
+    assert {"crashed", "time_limit", "error"} <= set(get_args(Failure))
 
 
 def test_the_scheduled_update_tells_of_every_end() -> None:

@@ -59,6 +59,8 @@ class Call:
     """How it ended."""
     refusal: str | None = None
     """Which limit of the daemon's capacity refused or ended it (`errors.RespsdError.reason`)."""
+    is_logged: bool = False
+    """Whether the interceptor has written its line."""
 
     @property
     def is_generation(self) -> bool:
@@ -75,6 +77,15 @@ class Call:
     def is_waiting(self) -> bool:
         """Whether it has asked for tokens and none has come."""
         return self.is_generation and (self.events is None or not self.events.committed_tokens)
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the log has the one line of how it ended.
+
+        Of a request that the engine had and did not fail, GenerationService writes it.
+        """
+        had = self.events is not None and (self.events.end is None or self.finished is not None)
+        return self.is_logged or had
 
     @property
     def seconds(self) -> float:

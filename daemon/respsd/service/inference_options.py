@@ -50,6 +50,8 @@ _FIELDS: Mapping[str, tuple[type, str]] = {
 _TRITON_PRIORITIES = {0: Priority.NORMAL, 1: Priority.HIGH, 2: Priority.NORMAL, 3: Priority.LOW}
 """As Triton counts: 0 is its default, 1 goes first."""
 
+_MOST_MICROSECONDS = 2**64 - 1
+"""As Triton's clients send a timeout; a larger number in text may be past every float."""
 _SHOWN = 64
 """Characters of an unknown name that its refusal repeats."""
 KNOWN = (*_FIELDS, "exclude_input_in_output", "priority", "sampling_parameters", "stream", "timeout")
@@ -88,7 +90,7 @@ class Options:
             case "priority":
                 self._assign("priority", _priority(value, label), label)
             case "timeout":
-                self._assign("stopping.time_limit_seconds", _read(int, value, label) / 1e6, label)
+                self._assign("stopping.time_limit_seconds", _seconds(value, label), label)
             case "stream":
                 if _read(bool, value, label):
                     raise InvalidRequest(label, True, "ModelInfer answers once; GenerateStream of respsd.v1 streams")
@@ -128,7 +130,12 @@ def _read(kind: type, value: Value, label: str) -> Any:
         if kind is int and not float(value).is_integer():
             raise ValueError
         return kind(value)
-    except (OverflowError, ValueError):
+    except (
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):  # JSON holds null, objects, any depth
         names = {bool: "true or false", int: "a whole number", float: "a number", list: "a list", str: "a text"}
         raise InvalidRequest(label, value, f"it must be {names[kind]}") from None
 
@@ -160,13 +167,23 @@ def _json_object(value: Value, label: str) -> dict[str, Value]:
     return found
 
 
+def _seconds(value: Value, label: str) -> float:
+    """Of a timeout, which Triton counts in microseconds."""
+    microseconds: int = _read(int, value, label)
+    if abs(microseconds) > _MOST_MICROSECONDS:
+        raise InvalidRequest(label, value, f"it must be at most {_MOST_MICROSECONDS} microseconds")
+    return microseconds / 1e6
+
+
 def _priority(value: Value, label: str) -> int:
     """By name, or by number as Triton counts."""
     words = {priority.name.lower(): priority for priority in Priority}
-    number = int(value) if isinstance(value, str) and value.isdecimal() else value
-    found = words.get(value.lower()) if isinstance(value, str) else None
-    if found is None and isinstance(number, int) and not isinstance(number, bool):
-        found = _TRITON_PRIORITIES.get(number)
+    found = None
+    if isinstance(value, str):  # the digits are looked up and not read: a text may hold more than `int` takes
+        digits = {str(number): priority for number, priority in _TRITON_PRIORITIES.items()}
+        found = (words | digits).get(value.lower())
+    elif isinstance(value, int) and not isinstance(value, bool):
+        found = _TRITON_PRIORITIES.get(value)
     if found is None:
         raise InvalidRequest(label, value, f"it must be one of {', '.join(words)}, or 0 to 3 (1 goes first)")
     return next(number for number, priority in PRIORITIES.items() if priority is found and number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +41,7 @@ def elements(request: oip.ModelInferRequest, index: int) -> list[Any]:
         found = _raw_elements(request.raw_input_contents[index], letter, f"raw_input_contents[{index}]")
     else:
         found = list(getattr(tensor.contents, field))
-    if any(size < 0 for size in tensor.shape) or len(found) != math.prod(tensor.shape):
+    if len(found) != _size(tensor.shape, len(found)):
         limit = f"the input holds {len(found)} elements"
         raise InvalidRequest(f"inputs[{index}].shape", list(tensor.shape), limit)
     return found
@@ -56,6 +55,23 @@ def add_text(response: oip.ModelInferResponse, name: str, text: str, shape: Sequ
         response.raw_output_contents.append(_LENGTH.pack(len(data)) + data)
     else:
         tensor.contents.bytes_contents.append(data)
+
+
+def _size(shape: Sequence[int], most: int) -> int | None:
+    """How many elements a shape has; None where they are over `most` or a dimension is negative.
+
+    The product is given up once it is too large: a message has room for dimensions whose product takes minutes.
+    """
+    if any(size < 0 for size in shape):
+        return None
+    if 0 in shape:
+        return 0
+    count = 1
+    for size in shape:
+        count *= size
+        if count > most:
+            return None
+    return count
 
 
 def _raw_elements(data: bytes, letter: str, label: str) -> list[Any]:

@@ -125,13 +125,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
             except Exception as error:  # noqa: BLE001  whatever it is, the caller gets a status
                 call.code = code_of(error)
                 call.refusal = error.reason if isinstance(error, RespsdError) else None
-                await _fail(error, context, method)
+                await _fail(error, context, call)
         except asyncio.CancelledError:
             left = context.time_remaining()
             expired = left is not None and left <= 0
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
             if expired and call.is_waiting:
                 call.refusal = DeadlineExceeded.reason
+            _log_abandoned(call)
             raise
         finally:
             self._calls.close(call)
@@ -195,19 +196,16 @@ def _trace_parent(context: Context) -> TraceParent | None:
     return None
 
 
-async def _fail(error: Exception, context: Context, method: str) -> NoReturn:
+async def _fail(error: Exception, context: Context, call: Call) -> NoReturn:
     """End the call with the error's status, unless its caller is gone."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if isinstance(error, grpc.aio.InternalError) or context.done():
-        # A write to a caller who is gone fails so where it was under way; elsewhere the library cancels the handler.
+    # A write to a caller who is gone fails so where it was under way; elsewhere the library cancels the handler.
+    gone = isinstance(error, grpc.aio.InternalError) or context.done()
+    if not gone or not (call.has_line or isinstance(error, grpc.aio.BaseError)):
+        _log_failure(error, call)
+    if gone:
         raise asyncio.CancelledError from error
-    code = code_of(error)
-    if code is grpc.StatusCode.INTERNAL:
-        log.error("call_failed", method=method, exc_info=error)
-    elif isinstance(error, RespsdError):  # the field and not the value, which may be part of a prompt
-        field = error.field if isinstance(error, InvalidRequest) else None
-        log.info("call_refused", method=method, code=code.name, error=type(error).__name__, field=field)
     request_id = current_request_id()
     status = rpc_status.to_status(status_of(error, request_id))
     trailing = (*status.trailing_metadata, (REQUEST_ID_KEY, request_id))
@@ -215,5 +213,24 @@ async def _fail(error: Exception, context: Context, method: str) -> NoReturn:
         trailing = (*trailing, (PUSHBACK_KEY, str(round(1000 * error.retry_after_seconds))))
     try:
         await context.abort(status.code, status.details, trailing)
-    except grpc.aio.InternalError as gone:  # the caller left, or the deadline passed, as the status was on its way
-        raise asyncio.CancelledError from gone
+    except grpc.aio.InternalError as gone_now:  # the caller left, or the deadline passed, as the status was on its way
+        raise asyncio.CancelledError from gone_now
+
+
+def _log_failure(error: Exception, call: Call) -> None:
+    """The one line of a call that was refused or failed."""
+    code = code_of(error)
+    if code is grpc.StatusCode.INTERNAL:
+        log.error("call_failed", method=call.method, exc_info=error)
+    elif isinstance(error, RespsdError):  # the field and not the value, which may be part of a prompt
+        field = error.field if isinstance(error, InvalidRequest) else None
+        log.info("call_refused", method=call.method, code=code.name, error=type(error).__name__, field=field)
+    else:
+        return
+    call.is_logged = True
+
+
+def _log_abandoned(call: Call) -> None:
+    """The one line of a request that nobody waits for any more and that no other line tells of."""
+    if call.is_generation and not call.has_line:
+        log.info("request_abandoned", finish_reason="cancelled", code=call.code.name, seconds=call.seconds)

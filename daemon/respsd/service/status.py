@@ -39,6 +39,8 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
 
 MOST_MESSAGE_BYTES = 1000
 """Of a failed call's message. Clients take 8 KiB of trailers; a byte may need three there, and the message is twice."""
+MOST_FIELD_BYTES = 300
+"""Of a refused field's name, which stands there once more."""
 _NOT_OVERRIDDEN = ("Method not implemented!",)
 """What the generated base of a service says of a method that the service does not have."""
 
@@ -66,7 +68,8 @@ def _details(error: BaseException) -> list[AnyMessage]:
     match error:
         case errors.InvalidRequest():
             told = _shortened(str(error))
-            violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=told)
+            field = _shortened(error.field, MOST_FIELD_BYTES)
+            violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=told)
             return [_packed(error_details_pb2.BadRequest(field_violations=[violation]))]
         case errors.TryLater():
             retry = error_details_pb2.RetryInfo()
@@ -75,10 +78,10 @@ def _details(error: BaseException) -> list[AnyMessage]:
     return []
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int = MOST_MESSAGE_BYTES) -> str:
     """As much as finds room in the headers that a status travels in; past it the caller would hear of the headers."""
     data = text.encode(errors="replace")
-    return text if len(data) <= MOST_MESSAGE_BYTES else data[:MOST_MESSAGE_BYTES].decode(errors="ignore") + "..."
+    return text if len(data) <= most else data[:most].decode(errors="ignore") + "..."
 
 
 def _packed(message: error_details_pb2.BadRequest | error_details_pb2.RetryInfo) -> AnyMessage:

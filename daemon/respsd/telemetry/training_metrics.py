@@ -9,11 +9,12 @@ A figure of the last update is NaN where that update did not get so far.
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from respsd.telemetry.metrics import NO_REASON
-from respsd.tuning.report import UpdateReport
+from respsd.tuning.report import Failure, Refusal, UpdateReport
 
 _SECONDS = (1, 5, 15, 60, 180, 600, 1800)
 _FIGURES = {
@@ -39,7 +40,10 @@ class TrainingMetrics:
             ["status", "reason"],
             registry=registry,
         )
-        self._updates.labels("stored", NO_REASON)  # 0 is a figure too
+        self._updates.labels("stored", NO_REASON)
+        for status, reasons in (("refused", get_args(Refusal)), ("failed", get_args(Failure))):
+            for reason in reasons:  # 0 is a figure too: `increase` does not see a series begin at 1
+                self._updates.labels(status, reason)
         self._candidates = Counter(
             "respsd_train_candidates",
             "Updates whose version went on to be compared with the champion.",

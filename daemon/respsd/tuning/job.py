@@ -97,11 +97,10 @@ def _run(order: UpdateOrder) -> UpdateReport:
                 )
             )
     except MemoryError as fault:
-        return UpdateReport(status="failed", reason="memory_limit", detail=str(fault) or "an allocation failed")
+        return UpdateReport.failed("memory_limit", str(fault) or "an allocation failed")
     except Exception as fault:  # noqa: BLE001 - whatever it is, the parent is to hear of it
         out_of_memory = "can't allocate memory" in str(fault) or "Cannot allocate memory" in str(fault)
-        reason = "memory_limit" if out_of_memory else "error"
-        return UpdateReport(status="failed", reason=reason, detail=f"{type(fault).__name__}: {fault}")
+        return UpdateReport.failed("memory_limit" if out_of_memory else "error", f"{type(fault).__name__}: {fault}")
 
 
 def _end_with(parent: int) -> None:

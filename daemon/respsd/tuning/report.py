@@ -8,6 +8,29 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal, cast
 
 Status = Literal["stored", "refused", "failed"]
+Refusal = Literal[
+    "no_learner",
+    "other_observation_schema",
+    "too_few_windows",
+    "off_policy",
+    "effective_sample_size",
+    "loss_not_finite",
+    "weights_not_finite",
+    "kl",
+]
+"""Why an update must not take place, or its result must not be stored."""
+Failure = Literal[
+    "already_running",
+    "cannot_start",
+    "time_limit",
+    "memory_limit",
+    "cancelled",
+    "crashed",
+    "error",
+    "no_report",
+    "not_published",
+]
+"""Why an update came to no end of its own, or to none that serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +39,7 @@ class UpdateReport:
 
     status: Status
     reason: str = ""
-    """Why it was refused or failed, one word or two (`too_few_windows`, `time_limit`)."""
+    """A Refusal or a Failure, where it was refused or failed."""
     detail: str = ""
     """The same in a sentence."""
     parent: int | None = None
@@ -46,6 +69,11 @@ class UpdateReport:
     `champion` as they serve."""
     seconds: float = 0.0
 
+    @classmethod
+    def failed(cls, reason: Failure, detail: str) -> UpdateReport:
+        """The report of an update that gave none itself."""
+        return cls(status="failed", reason=reason, detail=detail)
+
     def to_dict(self) -> dict[str, object]:
         """JSON types only; a figure that is no number is null."""
         return cast("dict[str, object]", _without_nan(asdict(self)))
@@ -65,7 +93,7 @@ def _without_nan(value: object) -> object:
 class UpdateRefused(Exception):
     """An update must not take place, or its result must not be stored."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: Refusal, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
         self.detail = detail

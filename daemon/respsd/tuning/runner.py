@@ -23,7 +23,7 @@ from respsd.tuning import ledger
 from respsd.tuning.baseline_speed import SpeedPoint
 from respsd.tuning.job import UpdateOrder
 from respsd.tuning.ledger import UpdateLedger
-from respsd.tuning.report import UpdateReport
+from respsd.tuning.report import Failure, UpdateReport
 
 Publish = Callable[[int, UpdateReport], None]
 """Takes a new learner version into service, and as candidate where the report says that it may be one."""
@@ -75,7 +75,7 @@ class UpdateRunner:
         Returns a `failed` report where another update of this runner is running.
         """
         if not self._running.acquire(blocking=False):
-            return UpdateReport(status="failed", reason="already_running", detail="an update is running")
+            return UpdateReport.failed("already_running", "an update is running")
         try:
             started = time.monotonic()
             report = self._run()
@@ -111,7 +111,7 @@ class UpdateRunner:
                     start_new_session=True,  # a terminal's interrupt is for the daemon, which then cancels
                 )
             except OSError as fault:
-                return _failed("cannot_start", str(fault))
+                return UpdateReport.failed("cannot_start", str(fault))
             try:
                 self._give(process, order)
                 killed = self._watch(process)
@@ -135,11 +135,13 @@ class UpdateRunner:
         limit = self._settings.memory_limit_mib << 20
         while process.poll() is None:
             if time.monotonic() > deadline:
-                return _failed("time_limit", f"it ran for more than {self._settings.time_limit_seconds:g} s")
+                return UpdateReport.failed(
+                    "time_limit", f"it ran for more than {self._settings.time_limit_seconds:g} s"
+                )
             if _resident_bytes(process.pid) > limit:
-                return _failed("memory_limit", f"it took more than {self._settings.memory_limit_mib} MiB")
+                return UpdateReport.failed("memory_limit", f"it took more than {self._settings.memory_limit_mib} MiB")
             if self._cancelled.wait(_LOOK_SECONDS):
-                return _failed("cancelled", "the daemon is stopping")
+                return UpdateReport.failed("cancelled", "the daemon is stopping")
         return None
 
     def _published(self, version: int, report: UpdateReport) -> UpdateReport:
@@ -147,7 +149,8 @@ class UpdateRunner:
             self._publish(version, report)
         except Exception as fault:  # noqa: BLE001 - learning must not take the daemon's scheduler down
             log.error("learner_not_published", version=version, fault=str(fault))
-            return replace(report, status="failed", reason="not_published", detail=str(fault))
+            reason: Failure = "not_published"
+            return replace(report, status="failed", reason=reason, detail=str(fault))
         return report
 
     def _record(self, report: UpdateReport) -> None:
@@ -168,10 +171,6 @@ class UpdateRunner:
             log.error("learner_update_not_recorded", fault=str(fault))
 
 
-def _failed(reason: str, detail: str) -> UpdateReport:
-    return UpdateReport(status="failed", reason=reason, detail=detail)
-
-
 def _outcome(returncode: int, output: IO[bytes], errors: IO[bytes]) -> UpdateReport:
     """The process's own report, or what can be said of one that gave none."""
     output.seek(0)
@@ -180,11 +179,11 @@ def _outcome(returncode: int, output: IO[bytes], errors: IO[bytes]) -> UpdateRep
         try:
             return UpdateReport.from_dict(json.loads(lines[-1]))
         except (ValueError, TypeError) as fault:
-            return _failed("no_report", f"its report cannot be read: {fault}")
+            return UpdateReport.failed("no_report", f"its report cannot be read: {fault}")
     errors.seek(0)
     said = errors.read().decode(errors="replace").strip()[-_DETAIL_CHARACTERS:]
     how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-    return _failed("crashed", f"it ended by {how}" + (f": {said}" if said else ""))
+    return UpdateReport.failed("crashed", f"it ended by {how}" + (f": {said}" if said else ""))
 
 
 def _resident_bytes(pid: int) -> int:

@@ -21,7 +21,7 @@ from respsd.tuning.judging import HeldOut, judge
 from respsd.tuning.lineage import Lineage, read_lineage, training_window
 from respsd.tuning.off_policy import effective_windows
 from respsd.tuning.ppo_update import TrainingFigures, train
-from respsd.tuning.report import UpdateRefused, UpdateReport
+from respsd.tuning.report import Refusal, UpdateRefused, UpdateReport
 from respsd.tuning.reward import REWARDS
 from respsd.tuning.sb3_policy import log_probs, make_ppo, policy_weights, with_critic
 from respsd.tuning.statistics import Statistics, express
@@ -168,7 +168,7 @@ class _Update:
             raise UpdateRefused("effective_sample_size", f"{share:.2f} of the windows count, under {limit}")
         return windows
 
-    def _refuse_few(self, reason: str, windows: int, what: str) -> None:
+    def _refuse_few(self, reason: Refusal, windows: int, what: str) -> None:
         """Statistics, advantages and gradients of less than a minibatch would be noise."""
         if windows < self._settings.batch_size:
             least = self._settings.batch_size

@@ -1,6 +1,6 @@
 """The Grafana board and the Prometheus alert rules that come with the daemon.
 
-Both use the metrics of `telemetry.metrics` and no others; the board asks for its data source when it is imported.
+Both use the metrics of `telemetry` and no others; the board asks for its data source when it is imported.
 """
 
 from __future__ import annotations
