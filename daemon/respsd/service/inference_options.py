@@ -130,12 +130,7 @@ def _read(kind: type, value: Value, label: str) -> Any:
         if kind is int and not float(value).is_integer():
             raise ValueError
         return kind(value)
-    except (
-        OverflowError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ):  # JSON holds null, objects, any depth
+    except (OverflowError, RecursionError, TypeError, ValueError):  # JSON holds null, objects, any depth
         names = {bool: "true or false", int: "a whole number", float: "a number", list: "a list", str: "a text"}
         raise InvalidRequest(label, value, f"it must be {names[kind]}") from None
 
