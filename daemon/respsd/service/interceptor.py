@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 REQUEST_ID_KEY = "x-request-id"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """Clients that have gRPC itself try again wait for so long (gRFC A6); what people read is in google.rpc.RetryInfo."""
+_DEADLINE_SKEW_SECONDS = 0.05
+"""A client counts from before its call arrived here, so it gives up at its deadline a little before the one here."""
 
 _request_id: ContextVar[str] = ContextVar("request_id")
 
@@ -128,7 +130,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # 
                 await _fail(error, context, call)
         except asyncio.CancelledError:
             left = context.time_remaining()
-            expired = left is not None and left <= 0
+            expired = left is not None and left <= _DEADLINE_SKEW_SECONDS
             call.code = grpc.StatusCode.DEADLINE_EXCEEDED if expired else grpc.StatusCode.CANCELLED
             if expired and call.is_waiting:
                 call.refusal = DeadlineExceeded.reason
