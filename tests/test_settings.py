@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pydantic
 import pytest
+from support.forbidden import forbid
 
 from respsd import settings_loader
 from respsd.control.action import OFF, Action
@@ -73,6 +74,15 @@ def test_the_systems_file_is_read_before_the_users(tmp_path: Path) -> None:
     assert load_settings().target == "user"
     write(tmp_path / "etc" / "respsd.toml", 'target = "system"')
     assert load_settings().target == "system"
+
+
+def test_a_systems_file_that_this_user_may_not_look_at_is_none_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path / "config" / "respsd" / "respsd.toml", 'target = "user"')
+    write(tmp_path / "etc" / "respsd.toml", 'target = "system"')
+    forbid(monkeypatch, tmp_path / "etc")
+    assert load_settings().target == "user"
 
 
 def test_an_empty_variable_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
