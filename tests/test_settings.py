@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pydantic
@@ -11,7 +13,7 @@ from respsd import settings_loader
 from respsd.control.action import OFF, Action
 from respsd.errors import SettingsError
 from respsd.settings import Settings
-from respsd.settings_loader import load_settings
+from respsd.settings_loader import load_settings, section_of
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +130,11 @@ def test_knobs_that_make_no_table_are_refused() -> None:
         ("RESPSD_LISTEN", "7470", r"listen \(RESPSD_LISTEN\): '7470' is not allowed; write HOST:PORT"),
         ("RESPSD_DTYPE", "fp8", r"dtype \(RESPSD_DTYPE\): 'fp8' .*'auto', 'float32'"),
         ("RESPSD_CONTROL__TOP_K", "4,x", r"control\.top_k\.1 \(RESPSD_CONTROL__TOP_K\): 'x'"),
+        (
+            "RESPSD_DRAIN_SECONDS",
+            "inf",
+            r"drain_seconds \(RESPSD_DRAIN_SECONDS\): 'inf' .*; input should be a finite num",
+        ),
     ],
 )
 def test_a_refusal_names_key_source_value_and_limit(
@@ -144,6 +151,26 @@ def test_a_refused_value_of_a_file_names_the_file(tmp_path: Path) -> None:
         load_settings(config=config)
     assert f"limits.max_stop_strings ({config}): -1 is not allowed" in str(caught.value)
     assert "engin: there is no such setting; did you mean engine?" in str(caught.value)
+
+
+def numbers_of(model: type[pydantic.BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a setting takes a number with a fraction."""
+    for name, field in model.model_fields.items():
+        if (section := section_of(field)) is not None:
+            yield from numbers_of(section, (*above, name))
+        elif "float" in str(field.annotation):
+            yield (*above, name)
+
+
+@pytest.mark.parametrize("key", list(numbers_of(Settings)), ids=".".join)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_no_number_is_infinite_or_none(key: tuple[str, ...], value: float) -> None:
+    given: object = [value] if key[-1] == "ramp" else value
+    for name in reversed(key):
+        given = {name: given}
+    assert isinstance(given, dict)
+    with pytest.raises(SettingsError, match=rf"{'.'.join(key)}.*: (-?inf|nan) is not allowed; input should be"):
+        load_settings(given)
 
 
 def test_a_least_temperature_over_the_greatest_is_refused(tmp_path: Path) -> None:
