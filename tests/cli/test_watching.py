@@ -84,6 +84,20 @@ def test_an_address_that_is_none_is_a_usage_error() -> None:
     assert runner.invoke(main.app, ["status", "--address", "nowhere"]).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["ps"], ["top", "--once"], ["generate", "x"], ["policy", "list"], ["policy", "promote", "2"]],
+    ids=" ".join,
+)
+def test_a_file_of_authorities_that_is_missing_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setenv("RESPSD_CA", str(tmp_path / "none.pem"))
+    result = runner.invoke(main.app, [*command, "--address", "127.0.0.1:1"])
+    assert result.exit_code == 2, result.exception
+    assert "none.pem cannot be read: No such file" in result.stderr
+
+
 def test_ps_lists_requests_and_never_their_text() -> None:
     engine = StubEngine(max_running=1)
     with ServerThread(engine) as server, Client(server.address) as client:

@@ -29,7 +29,7 @@ class Tls:
     """Name that the daemon's certificate must have, where it is not the address's host."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """As gRPC wants them; raises OSError where a file cannot be read, ValueError where one is missing."""
+        """As gRPC wants them; raises ValueError where a file is not given or cannot be read."""
         if (self.certificate is None) != (self.key is None):
             raise ValueError("give both certificate and key, or neither")
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.certificate))
@@ -59,4 +59,9 @@ class Credentials:
 
 
 def _read(file: str | Path | None) -> bytes | None:
-    return None if file is None else Path(file).read_bytes()
+    if file is None:
+        return None
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise ValueError(f"tls: {file} cannot be read: {error.strerror}") from error
