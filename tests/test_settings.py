@@ -181,6 +181,8 @@ def test_a_least_temperature_over_the_greatest_is_refused(tmp_path: Path) -> Non
 
 def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESPSD_ADDRESS", "127.0.0.1:1")
+    for name in ("RESPSD_TOKEN", "RESPSD_CA", "RESPSD_CERTIFICATE", "RESPSD_KEY"):
+        monkeypatch.setenv(name, "a-file")
     monkeypatch.setenv("RESPSD_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("RESPSD_SERVICE_PORT_GRPC", "7470")
     monkeypatch.setenv("RESPSD_PORT", "tcp://10.0.0.1:7470")

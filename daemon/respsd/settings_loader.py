@@ -44,7 +44,7 @@ FLAGS: Mapping[Key, str] = {
 }
 """Flags of `respsd serve`, by the setting that they set."""
 SYSTEM_FILE = Path("/etc/respsd/respsd.toml")
-NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA"})
+NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA", "RESPSD_CERTIFICATE", "RESPSD_KEY"})
 """Variables of the same prefix that client commands read: where the daemon is, and how they prove themselves."""
 _SERVICE_LINK = re.compile(r"RESPSD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 """What Kubernetes puts into every container beside a service named respsd; no setting may be named like it."""
