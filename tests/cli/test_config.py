@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,14 @@ def test_a_check_looks_at_what_the_settings_name(tmp_path: Path, text: str, faul
     refused = runner.invoke(main.app, ["config", "check", str(file_with(tmp_path, text.replace("{}", str(tmp_path))))])
     with pytest.raises(SettingsError, match=fault):
         raise refused.exception or AssertionError(refused.stdout)
+
+
+def test_a_check_misses_the_packages_of_tracing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
+    file = file_with(tmp_path, '[tracing]\nendpoint = "127.0.0.1:4317"\n')
+    refused = runner.invoke(main.app, ["config", "check", str(file)])
+    assert isinstance(refused.exception, SettingsError)
+    assert "install respsd[otel]" in str(refused.exception)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.9.9.9:1", "unix:/run/x"])
