@@ -141,6 +141,7 @@ def test_the_reference_says_what_each_setting_takes() -> None:
     assert rows["control.top_k"].values == "list of integers, at least 1, not empty"
     assert rows["log.level"].values == "`debug`, `info`, `warning`, `error`"
     assert rows["control.sampling_temperature"].values == "number, over 0 or `argmax`"
+    assert rows["rollout.margin"].values == "number, over 0, under 0.5"
     assert rows["engine.max_running"].variable == "RESPSD_ENGINE__MAX_RUNNING"
     assert (rows["log.level"].is_live, rows["engine.max_running"].is_live) == (True, False)
     assert all(doc.description and doc.values for doc in rows.values())
