@@ -117,7 +117,8 @@ async def serve_engine(
 ) -> None:
     """Listen, announce, and return when the service was told to stop and has drained.
 
-    Raises SettingsError where an address, a certificate, a token file or a tracing package is wrong.
+    Raises SettingsError where a certificate, a token file or a tracing package is wrong, CannotListen where an address
+    cannot be had.
     """
     access = Access(read_tokens(settings), settings.auth.admin_group)
     tls = read_tls(settings)
