@@ -23,7 +23,7 @@ from support.serving import DRAWN_SEED, FixedCatalog, eventually
 
 from respsd.control.action import Action
 from respsd.engine.stub import StubEngine
-from respsd.errors import SettingsError
+from respsd.errors import CannotListen, SettingsError
 from respsd.service.server import ServiceServer
 from respsd.serving import ServedParts, serve_engine
 from respsd.settings import Settings
@@ -244,7 +244,7 @@ async def test_a_taken_socket_is_refused_and_leaves_the_port_free(settings: Sett
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         second = settings.model_copy(update={"listen": f"127.0.0.1:{port}"})
-        with pytest.raises(SettingsError, match=r"another process answers at unix:.*respsd\.sock"):
+        with pytest.raises(CannotListen, match=r"unix:.*respsd\.sock: another process answers there"):
             async with running(second):
                 pass
 

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pydantic
 import pytest
+from support.forbidden import forbid
 
 from respsd import settings_loader
 from respsd.control.action import OFF, Action
 from respsd.errors import SettingsError
 from respsd.settings import Settings
-from respsd.settings_loader import load_settings
+from respsd.settings_loader import load_settings, section_of
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +78,15 @@ def test_the_systems_file_is_read_before_the_users(tmp_path: Path) -> None:
     assert load_settings().target == "system"
 
 
+def test_a_systems_file_that_this_user_may_not_look_at_is_none_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path / "config" / "respsd" / "respsd.toml", 'target = "user"')
+    write(tmp_path / "etc" / "respsd.toml", 'target = "system"')
+    forbid(monkeypatch, tmp_path / "etc")
+    assert load_settings().target == "user"
+
+
 def test_an_empty_variable_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESPSD_METRICS", "")
     assert load_settings().metrics is None
@@ -118,6 +130,11 @@ def test_knobs_that_make_no_table_are_refused() -> None:
         ("RESPSD_LISTEN", "7470", r"listen \(RESPSD_LISTEN\): '7470' is not allowed; write HOST:PORT"),
         ("RESPSD_DTYPE", "fp8", r"dtype \(RESPSD_DTYPE\): 'fp8' .*'auto', 'float32'"),
         ("RESPSD_CONTROL__TOP_K", "4,x", r"control\.top_k\.1 \(RESPSD_CONTROL__TOP_K\): 'x'"),
+        (
+            "RESPSD_DRAIN_SECONDS",
+            "inf",
+            r"drain_seconds \(RESPSD_DRAIN_SECONDS\): 'inf' .*; input should be a finite num",
+        ),
     ],
 )
 def test_a_refusal_names_key_source_value_and_limit(
@@ -136,6 +153,26 @@ def test_a_refused_value_of_a_file_names_the_file(tmp_path: Path) -> None:
     assert "engin: there is no such setting; did you mean engine?" in str(caught.value)
 
 
+def numbers_of(model: type[pydantic.BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a setting takes a number with a fraction."""
+    for name, field in model.model_fields.items():
+        if (section := section_of(field)) is not None:
+            yield from numbers_of(section, (*above, name))
+        elif "float" in str(field.annotation):
+            yield (*above, name)
+
+
+@pytest.mark.parametrize("key", list(numbers_of(Settings)), ids=".".join)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_no_number_is_infinite_or_none(key: tuple[str, ...], value: float) -> None:
+    given: object = [value] if key[-1] == "ramp" else value
+    for name in reversed(key):
+        given = {name: given}
+    assert isinstance(given, dict)
+    with pytest.raises(SettingsError, match=rf"{'.'.join(key)}.*: (-?inf|nan) is not allowed; input should be"):
+        load_settings(given)
+
+
 def test_a_least_temperature_over_the_greatest_is_refused(tmp_path: Path) -> None:
     config = write(tmp_path / "a.toml", "[limits]\nmin_temperature = 0.5\nmax_temperature = 0.25\n")
     with pytest.raises(SettingsError, match=r"limits\.min_temperature: 0\.5 is over limits\.max_temperature, 0\.25"):
@@ -144,6 +181,8 @@ def test_a_least_temperature_over_the_greatest_is_refused(tmp_path: Path) -> Non
 
 def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RESPSD_ADDRESS", "127.0.0.1:1")
+    for name in ("RESPSD_TOKEN", "RESPSD_CA", "RESPSD_CERTIFICATE", "RESPSD_KEY"):
+        monkeypatch.setenv(name, "a-file")
     monkeypatch.setenv("RESPSD_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("RESPSD_SERVICE_PORT_GRPC", "7470")
     monkeypatch.setenv("RESPSD_PORT", "tcp://10.0.0.1:7470")

@@ -160,6 +160,16 @@ class SettingsError(RespsdError):
     """A setting is unknown, malformed or contradicts another."""
 
 
+class CannotListen(RespsdError):
+    """An address cannot be listened at as things are: another process has it, or the machine does not have it yet."""
+
+    def __init__(self, setting: str, address: str, fault: str) -> None:
+        super().__init__(f"{setting}: cannot listen at {address}: {fault}")
+        self.setting = setting
+        self.address = address
+        self.fault = fault
+
+
 class StorageError(RespsdError):
     """A database cannot be opened, migrated or written."""
 

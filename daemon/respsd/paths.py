@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 POLICIES = "policies"
@@ -39,6 +41,23 @@ def socket_path(state: Path) -> Path:
     """The UNIX socket of the daemon that keeps its state there: in `$RUNTIME_DIRECTORY` (systemd), else beside it."""
     granted = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
     return (Path(granted) if granted else state) / SOCKET
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there for this user; one in a folder that they may not enter is not."""
+    return _is(stat.S_ISREG, path)
+
+
+def is_socket(path: Path) -> bool:
+    """Whether a UNIX socket is there for this user, in the sense of `is_file`."""
+    return _is(stat.S_ISSOCK, path)
+
+
+def _is(kind: Callable[[int], bool], path: Path) -> bool:
+    try:
+        return kind(path.stat().st_mode)
+    except OSError:  # pathlib's own questions raise PermissionError
+        return False
 
 
 def _folder(systemd_variable: str, xdg_variable: str, below_home: str) -> Path:

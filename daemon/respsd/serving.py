@@ -15,7 +15,7 @@ from respsd.engine.api import Engine
 from respsd.errors import SettingsError
 from respsd.paths import TRANSITIONS
 from respsd.process_memory import keep_giving_back
-from respsd.service.auth import Access, Tokens
+from respsd.service.auth import Access
 from respsd.service.calls import CallObserver
 from respsd.service.daemon_status import Reports
 from respsd.service.lifecycle import serve_until_signalled
@@ -24,6 +24,7 @@ from respsd.service.phase import Lifecycle, Phase
 from respsd.service.server import ServerOptions, ServiceServer
 from respsd.service.tls import TlsFiles
 from respsd.settings import Settings
+from respsd.settings_files import read_tls, read_tokens
 from respsd.settings_reload import changes
 from respsd.telemetry.call_metrics import CallMetrics
 from respsd.telemetry.logging import configure_logging
@@ -117,10 +118,11 @@ async def serve_engine(
 ) -> None:
     """Listen, announce, and return when the service was told to stop and has drained.
 
-    Raises SettingsError where an address, a certificate, a token file or a tracing package is wrong.
+    Raises SettingsError where a certificate, a token file or a tracing package is wrong, CannotListen where an address
+    cannot be had.
     """
     access = Access(read_tokens(settings), settings.auth.admin_group)
-    tls = TlsFiles.of(settings.tls) if settings.tls.certificate is not None else None
+    tls = read_tls(settings)
     lifecycle = Lifecycle(lambda phase: _tell_of_stop(phase, reloader.settings, notifier))
     with ExitStack() as stack:
         server = parts.make_server(
@@ -198,11 +200,6 @@ def limits_of(whole: Settings, largest_action: Action) -> Limits:
         max_request_id=settings.max_request_id,
         largest_action=largest_action,
     )
-
-
-def read_tokens(settings: Settings) -> Tokens | None:
-    """The token file's content, where the settings name one; raises SettingsError."""
-    return Tokens.read(settings.auth.tokens) if settings.auth.tokens is not None else None
 
 
 def _observers(settings: Settings, parts: ServedParts, stack: ExitStack) -> list[CallObserver]:

@@ -145,21 +145,21 @@ class LimitSettings(Section):
     """Stop tokens of one request."""
     max_logit_bias: int = Field(default=1024, ge=0)
     """Tokens that one request may bias."""
-    min_temperature: float = Field(default=1e-4, ge=1e-6, le=1, allow_inf_nan=False)
+    min_temperature: float = Field(default=1e-4, ge=1e-6, le=1)
     """Least temperature of one request but 0, which is greedy: logits divided by a tiny one overflow."""
-    max_temperature: float = Field(default=100.0, gt=0, allow_inf_nan=False)
+    max_temperature: float = Field(default=100.0, gt=0)
     """Temperature of one request."""
-    max_repetition_penalty: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    max_repetition_penalty: float = Field(default=2.0, ge=1)
     """Repetition penalty of one request."""
-    max_penalty: float = Field(default=2.0, ge=0, allow_inf_nan=False)
+    max_penalty: float = Field(default=2.0, ge=0)
     """Frequency and presence penalty of one request, either way."""
-    max_logit_bias_value: float = Field(default=100.0, ge=0, allow_inf_nan=False)
+    max_logit_bias_value: float = Field(default=100.0, ge=0)
     """What one token's logit may gain or lose."""
     max_samples: int = Field(default=16, ge=1)
     """Samples of one request's prompt (`n`)."""
     max_top_logprobs: int = Field(default=20, ge=0)
     """Most probable tokens that are told at each place."""
-    max_time_limit_seconds: float = Field(default=86_400.0, gt=0, allow_inf_nan=False)
+    max_time_limit_seconds: float = Field(default=86_400.0, gt=0)
     """Time limit that one request may set itself."""
     max_answer_bytes: int = Field(default=16 << 20, ge=1024)
     """Bytes of an answer that comes whole; a request for one that could pass them is refused. Clients must take as
@@ -190,6 +190,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
+        allow_inf_nan=False,
         env_prefix="RESPSD_",
         env_nested_delimiter="__",
         env_ignore_empty=True,

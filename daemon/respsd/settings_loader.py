@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import EnvSettingsSource
 
 from respsd.errors import SettingsError
+from respsd.paths import is_file
 from respsd.settings import Settings
 
 Tree = dict[str, object]
@@ -43,7 +44,7 @@ FLAGS: Mapping[Key, str] = {
 }
 """Flags of `respsd serve`, by the setting that they set."""
 SYSTEM_FILE = Path("/etc/respsd/respsd.toml")
-NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA"})
+NOT_SETTINGS = frozenset({"RESPSD_ADDRESS", "RESPSD_TOKEN", "RESPSD_CA", "RESPSD_CERTIFICATE", "RESPSD_KEY"})
 """Variables of the same prefix that client commands read: where the daemon is, and how they prove themselves."""
 _SERVICE_LINK = re.compile(r"RESPSD_(SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)")
 """What Kubernetes puts into every container beside a service named respsd; no setting may be named like it."""
@@ -68,7 +69,7 @@ def load_with_origins(flags: Mapping[str, object] | None = None, *, config: Path
     """Read all sources and return the checked settings with their origins.
 
     `flags` maps names (nested mappings for sections) to values; None means that the flag was not given. `config` must
-    exist; without it the system's file, else the user's, is read if there is one. Raises SettingsError.
+    exist; without it the system's file, else the user's, is read if this user finds one. Raises SettingsError.
     """
     file = config or _default_file()
     return _checked(
@@ -102,7 +103,7 @@ def _default_file() -> Path | None:
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     if not base.is_absolute():
         base = Path.home() / ".config"
-    return next((file for file in (SYSTEM_FILE, base / "respsd" / "respsd.toml") if file.is_file()), None)
+    return next((file for file in (SYSTEM_FILE, base / "respsd" / "respsd.toml") if is_file(file)), None)
 
 
 def _read(file: Path) -> Tree:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -20,7 +20,7 @@ from respsd.settings_reload import is_live
 _WORDS = ("auto", "argmax", "unlimited")
 """Words that some settings take for None."""
 _NAMES: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", Path: "path"}
-_LIMITS = ((Ge, "ge", "at least {}"), (Gt, "gt", "over {}"), (Le, "le", "at most {}"))
+_LIMITS = ((Ge, "ge", "at least {}"), (Gt, "gt", "over {}"), (Le, "le", "at most {}"), (Lt, "lt", "under {}"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_a_check_looks_at_what_the_settings_name(tmp_path: Path, text: str, faul
         raise refused.exception or AssertionError(refused.stdout)
 
 
+def test_a_check_misses_the_packages_of_tracing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.trace_exporter", None)
+    file = file_with(tmp_path, '[tracing]\nendpoint = "127.0.0.1:4317"\n')
+    refused = runner.invoke(main.app, ["config", "check", str(file)])
+    assert isinstance(refused.exception, SettingsError)
+    assert "install respsd[otel]" in str(refused.exception)
+
+
 @pytest.mark.parametrize("listen", ["127.0.0.1:1", "localhost:1", "[::1]:1", "127.9.9.9:1", "unix:/run/x"])
 def test_addresses_of_this_machine_need_no_tls(listen: str) -> None:
     assert Settings(listen=listen).listen == listen
@@ -132,6 +141,7 @@ def test_the_reference_says_what_each_setting_takes() -> None:
     assert rows["control.top_k"].values == "list of integers, at least 1, not empty"
     assert rows["log.level"].values == "`debug`, `info`, `warning`, `error`"
     assert rows["control.sampling_temperature"].values == "number, over 0 or `argmax`"
+    assert rows["rollout.margin"].values == "number, over 0, under 0.5"
     assert rows["engine.max_running"].variable == "RESPSD_ENGINE__MAX_RUNNING"
     assert (rows["log.level"].is_live, rows["engine.max_running"].is_live) == (True, False)
     assert all(doc.description and doc.values for doc in rows.values())

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from support.forbidden import forbid
 from support.serving import ServerThread
 from typer.testing import CliRunner
 
@@ -81,6 +82,20 @@ def test_no_daemon_is_code_3(command: list[str], tmp_path: Path) -> None:
 
 def test_an_address_that_is_none_is_a_usage_error() -> None:
     assert runner.invoke(main.app, ["status", "--address", "nowhere"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["ps"], ["top", "--once"], ["generate", "x"], ["policy", "list"], ["policy", "promote", "2"]],
+    ids=" ".join,
+)
+def test_a_file_of_authorities_that_is_missing_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setenv("RESPSD_CA", str(tmp_path / "none.pem"))
+    result = runner.invoke(main.app, [*command, "--address", "127.0.0.1:1"])
+    assert result.exit_code == 2, result.exception
+    assert "none.pem cannot be read: No such file" in result.stderr
 
 
 def test_ps_lists_requests_and_never_their_text() -> None:
@@ -190,6 +205,16 @@ def test_the_users_own_socket_is_tried_before_the_port(monkeypatch: pytest.Monke
             assert runner.invoke(main.app, ["generate", "x", "--max-new-tokens", "2"]).exit_code == 0
         # Whoever names a folder means its daemon, and not the system's.
         assert usual_address(tmp_path / "other") == "127.0.0.1:7470"
+
+
+def test_a_socket_that_this_user_may_not_look_at_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setattr("respsd.cli.connection.SYSTEM_SOCKET", tmp_path / "run" / SOCKET)
+    forbid(monkeypatch, tmp_path / "run")
+    assert usual_address() == "127.0.0.1:7470"
 
 
 def test_completion_knows_the_commands_and_their_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from support.serving import ServerThread
 
 from respsd.engine.stub import StubEngine, spell
 from respsd_client import Client, ServiceError
+
+README = Path(__file__).resolve().parents[2] / "clients" / "python" / "README.md"
 
 
 @pytest.fixture
@@ -136,6 +139,16 @@ def test_absent_daemon_is_unavailable(tmp_path: Path):
         client.model_info()
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
     assert caught.value.request_id is None
+
+
+def test_the_readme_names_all_that_a_client_takes_and_does():
+    text = README.read_text()
+    calls = {name for name in dir(Client) if not name.startswith("_") and name != "close"}
+    keywords = {name for name in inspect.signature(Client).parameters if name != "address"}
+    assert "load" in calls
+    assert "tls" in keywords
+    assert [name for name in sorted(calls) if f"`{name}`" not in text] == []
+    assert [name for name in sorted(keywords) if f"{name}=" not in text] == []
 
 
 def test_it_imports_nothing_but_grpc_and_protobuf():

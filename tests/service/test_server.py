@@ -13,8 +13,9 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.serving import BASELINE, FixedCatalog, eventually, make_server, served
 
+from respsd.cli import exit_codes
 from respsd.engine.stub import StubEngine
-from respsd.errors import SettingsError, StorageError
+from respsd.errors import CannotListen, RespsdError, SettingsError, StorageError
 from respsd.service.server import ServerOptions, ServiceServer, draw_seed
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2
@@ -30,7 +31,7 @@ async def test_bound_port_is_returned_and_in_the_address():
 
 async def test_taken_port_is_refused():
     async with served(StubEngine()) as server:
-        with pytest.raises(SettingsError, match=server.address):
+        with pytest.raises(CannotListen, match=server.address):
             await make_server(StubEngine(), server.address).start()
 
 
@@ -40,7 +41,7 @@ async def test_socket_file_serves_and_goes_away(tmp_path: Path):
         assert server.address == listen
         async with AsyncClient(listen) as client:
             assert (await client.generate("x", max_new_tokens=3)).completion_tokens == 3
-        with pytest.raises(SettingsError, match="answers"):
+        with pytest.raises(CannotListen, match="answers"):
             await make_server(StubEngine(), listen).start()
     assert not (tmp_path / "respsd.sock").exists()
 
@@ -54,9 +55,21 @@ async def test_socket_file_of_a_dead_daemon_is_replaced(tmp_path: Path):
         assert (await client.model_info()).target == "stub"
 
 
-async def test_impossible_socket_path_is_refused(tmp_path: Path):
-    with pytest.raises(SettingsError, match="missing"):
+async def test_socket_in_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(CannotListen, match=r"missing.*No such file"):
         await make_server(StubEngine(), f"unix:{tmp_path / 'missing' / 'respsd.sock'}").start()
+
+
+async def test_socket_path_that_is_too_long_is_a_wrong_setting(tmp_path: Path):
+    with pytest.raises(SettingsError, match="too long"):
+        await make_server(StubEngine(), f"unix:{tmp_path / ('long' * 50)}").start()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(CannotListen("listen", "127.0.0.1:1", "it is taken"), 1), (SettingsError("listen: 'x'"), 2)]
+)
+def test_a_start_that_may_succeed_later_has_another_exit_code_than_wrong_settings(error: RespsdError, code: int):
+    assert exit_codes.of_error(error) == code  # systemd tries again after 1 and not after 2
 
 
 class DefaultPingRules(ServerOptions):

@@ -116,6 +116,15 @@ def test_every_line_of_the_environment_file_is_a_setting(monkeypatch: pytest.Mon
     assert len(load_with_origins().origins) >= len(variables)
 
 
+def test_the_suggested_admin_group_is_made_and_told_how_to_reach_the_socket() -> None:
+    text = (UNITS / "respsd.env").read_text()
+    group = re.search(r"^#RESPSD_AUTH__ADMIN_GROUP=(.+)$", text, re.MULTILINE)
+    assert group is not None
+    assert f"g {group[1]} -" in (UNITS / "sysusers.d" / "respsd.conf").read_text().splitlines()
+    assert UNIT["RuntimeDirectoryMode"] == ["0750"]  # so that being in the admins' group alone is not enough
+    assert f"usermod -aG {UNIT['Group'][0]},{group[1]} " in text
+
+
 @pytest.mark.skipif(shutil.which("systemd-sysusers") is None, reason="systemd-sysusers is not installed")
 def test_the_account_can_be_made(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()

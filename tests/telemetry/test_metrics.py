@@ -15,7 +15,7 @@ from respsd.engine.api import EngineLoad, QueueLoad
 from respsd.engine.events import FinishReason, RequestFinished, Usage
 from respsd.engine.hooks import HookChain
 from respsd.engine.window import StepMeasure
-from respsd.errors import SettingsError
+from respsd.errors import CannotListen
 from respsd.experience.recorder import RecorderStatus
 from respsd.service.calls import Call
 from respsd.service.event_stream import EventStream
@@ -243,7 +243,7 @@ def test_the_endpoint_answers_until_it_is_closed(registry: CollectorRegistry, me
     url = f"http://127.0.0.1:{server.port}/metrics"
     with urllib.request.urlopen(url) as answer:
         assert b'respsd_requests_total{code="OK",finish_reason="eos"} 1.0' in answer.read()
-    with pytest.raises(SettingsError, match=r"metrics: '127\.0\.0\.1:\d+' is not possible; Address already in use"):
+    with pytest.raises(CannotListen, match=r"metrics: cannot listen at 127\.0\.0\.1:\d+: Address already in use"):
         serve_metrics(f"127.0.0.1:{server.port}", registry)
     server.close()
     with pytest.raises(OSError, match="refused"):

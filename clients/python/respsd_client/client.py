@@ -76,7 +76,8 @@ class Client(PolicyCalls, StatusCalls):
     ) -> None:
         """Raises ValueError on what cannot be.
 
-        :param token: a bearer token; without it $RESPSD_TOKEN, and without `tls` a file $RESPSD_CA turns TLS on
+        :param tls: without it files $RESPSD_CA, or $RESPSD_CERTIFICATE and $RESPSD_KEY, turn TLS on
+        :param token: a bearer token; without it $RESPSD_TOKEN
         :param retries: how often a call that changes nothing is tried again where the daemon is unavailable or its
             queue full, 0 to 4; never once its answer has begun
         """

@@ -81,17 +81,12 @@ def check(
     *,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check the settings, with the certificates and tokens that they name; exit code 2 where something is wrong."""
-    from respsd.service.auth import Tokens
-    from respsd.service.tls import TlsFiles
+    """Check the settings, with certificates, tokens and packages that they ask for; exit code 2 where one is wrong."""
+    from respsd.settings_files import check_files
     from respsd.settings_loader import load_file, load_with_origins
 
     loaded = load_with_origins() if file is None else load_file(file)
-    settings = loaded.settings
-    if settings.tls.certificate is not None:
-        TlsFiles.of(settings.tls)
-    if settings.auth.tokens is not None:
-        Tokens.read(settings.auth.tokens)
+    check_files(loaded.settings)
     if output is OutputFormat.JSON:
         print_json({"file": None if loaded.file is None else str(loaded.file), "settings": len(loaded.origins)})
     else:

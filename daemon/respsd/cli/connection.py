@@ -12,7 +12,7 @@ import typer
 
 from respsd.cli.exit_codes import ExitCode, of_status
 from respsd.cli.output import print_message
-from respsd.paths import SOCKET, socket_path, state_dir
+from respsd.paths import SOCKET, is_socket, socket_path, state_dir
 
 if TYPE_CHECKING:
     from respsd_client import Client
@@ -43,7 +43,7 @@ def usual_address(folder: Path | None = None) -> str:
 
     sockets = (socket_path(state_dir()), SYSTEM_SOCKET) if folder is None else (socket_path(folder),)
     for socket in sockets:
-        if socket.is_socket() and os.access(socket, os.W_OK):
+        if is_socket(socket) and os.access(socket, os.W_OK):
             return f"unix:{socket}"
     return DEFAULT_ADDRESS
 

@@ -43,6 +43,7 @@ OF_ERROR: Mapping[type[errors.RespsdError], ExitCode] = {
     errors.CheckpointError: ExitCode.FAILED,
     errors.DemoModelUnavailable: ExitCode.FAILED,
     errors.SettingsError: ExitCode.USAGE,
+    errors.CannotListen: ExitCode.FAILED,
     errors.StorageError: ExitCode.FAILED,
     errors.DatabaseDamaged: ExitCode.FAILED,
     errors.UpdateFailed: ExitCode.FAILED,

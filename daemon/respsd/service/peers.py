@@ -25,7 +25,7 @@ from pathlib import Path
 
 import structlog
 
-from respsd.errors import SettingsError
+from respsd.errors import CannotListen, SettingsError
 from respsd.service.auth import ANY, USERS, Access, Caller
 
 log = structlog.get_logger(__name__)
@@ -63,9 +63,12 @@ class PeerSocket:
         return None if user is None else user.caller(self._access.admin_group)  # which a reload may have changed
 
     async def start(self) -> None:
-        """Take connections; raises SettingsError where the path is another process's or impossible."""
+        """Take connections; raises CannotListen where the path is another process's or cannot be used now.
+
+        Raises SettingsError where it can never be.
+        """
         if _answers(self._path):
-            raise SettingsError(f"listen: another process answers at unix:{self._path}")
+            raise CannotListen("listen", f"unix:{self._path}", "another process answers there")
         try:
             with contextlib.suppress(FileNotFoundError):
                 if self._path.is_socket():
@@ -74,8 +77,9 @@ class PeerSocket:
             listener.bind(str(self._path))
             self._path.chmod(SOCKET_MODE)
         except OSError as error:
-            fault = error.strerror or str(error)  # a path that is too long has no error number
-            raise SettingsError(f"listen: cannot listen at unix:{self._path}: {fault}") from error
+            if error.errno is None:  # the path is too long
+                raise SettingsError(f"listen: cannot listen at unix:{self._path}: {error}") from error
+            raise CannotListen("listen", f"unix:{self._path}", os.strerror(error.errno)) from error
         self._server = await asyncio.start_unix_server(self._accept, sock=listener, backlog=_BACKLOG, limit=_CHUNK)
 
     async def stop(self) -> None:

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from respsd.control.policy_change import Operator
 from respsd.engine.api import Engine
-from respsd.errors import SettingsError
+from respsd.errors import CannotListen, RespsdError
 from respsd.service.auth import Access, Authorizer
 from respsd.service.calls import CallObserver, Calls
 from respsd.service.daemon_status import Reports, StatusServicer
@@ -131,7 +131,10 @@ class ServiceServer:
         """Where it listens; after `start` with the port that was bound."""
 
     async def start(self) -> int:
-        """Listen and serve; return the bound port, 0 for a socket file. Raises SettingsError where it cannot listen."""
+        """Listen and serve; return the bound port, 0 for a socket file.
+
+        Raises CannotListen where the machine does not let it, SettingsError on a path that no socket can have.
+        """
         self._generation = GenerationServicer(self._engine, self._reader)
         path = self._socket_path()
         self._socket = PeerSocket(path, self._access or Access()) if path is not None else None
@@ -236,7 +239,7 @@ class ServiceServer:
             server.add_insecure_port(self._socket.inner)
             try:
                 await self._socket.start()
-            except SettingsError:
+            except RespsdError:
                 await self._socket.stop()
                 raise
         return port
@@ -249,4 +252,4 @@ def _bind(server: grpc.aio.Server, listen: str, tls: TlsFiles | None) -> int:
             return server.add_secure_port(listen, tls.credentials())
         return server.add_insecure_port(listen)
     except RuntimeError as error:
-        raise SettingsError(f"listen: cannot listen at {listen}; is the address this machine's, and free?") from error
+        raise CannotListen("listen", listen, "is the address this machine's, and free?") from error

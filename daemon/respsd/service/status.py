@@ -29,6 +29,7 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.CheckpointError: grpc.StatusCode.INTERNAL,
     errors.DemoModelUnavailable: grpc.StatusCode.INTERNAL,
     errors.SettingsError: grpc.StatusCode.INTERNAL,
+    errors.CannotListen: grpc.StatusCode.INTERNAL,
     errors.StorageError: grpc.StatusCode.INTERNAL,
     errors.DatabaseDamaged: grpc.StatusCode.INTERNAL,
     errors.UpdateFailed: grpc.StatusCode.INTERNAL,

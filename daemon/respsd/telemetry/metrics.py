@@ -27,7 +27,7 @@ from respsd.address import split_host_port
 from respsd.control.action import Action
 from respsd.control.router import CHAMPION
 from respsd.engine.api import EngineLoad
-from respsd.errors import SettingsError
+from respsd.errors import CannotListen
 from respsd.experience.recorder import DropReason, RecorderStatus
 
 NO_REASON = "none"
@@ -300,11 +300,11 @@ class MetricsServer:
 def serve_metrics(address: str, registry: CollectorRegistry) -> MetricsServer:
     """Answer GET /metrics at HOST:PORT from a thread of its own; port 0 takes a free one.
 
-    Raises SettingsError where it cannot listen there.
+    Raises CannotListen where it cannot listen there.
     """
     host, port = split_host_port(address)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise SettingsError(f"metrics: {address!r} is not possible; {error.strerror}") from error
+        raise CannotListen("metrics", address, error.strerror or str(error)) from error
     return MetricsServer(host, server.server_port, server, thread)

@@ -7,6 +7,7 @@ the engine nothing. Attributes follow the GenAI conventions where those have a n
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from respsd.errors import SettingsError
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.trace import Span
 
+_PACKAGES = ("opentelemetry.sdk.trace.export", "opentelemetry.exporter.otlp.proto.grpc.trace_exporter")
 _MISSING = "tracing.endpoint: tracing needs more packages; install respsd[otel]"
+
+
+def check_packages() -> None:
+    """Load what traces are made and sent with; raises SettingsError where it is not installed."""
+    try:
+        for name in _PACKAGES:
+            import_module(name)
+    except ImportError as error:
+        raise SettingsError(_MISSING) from error
 
 
 class CallTracer:
@@ -32,11 +43,10 @@ class CallTracer:
     @classmethod
     def to_collector(cls, endpoint: str, *, target: str, sample_ratio: float) -> CallTracer:
         """Send spans to an OTLP/gRPC collector at HOST:PORT; raises SettingsError where packages are missing."""
-        try:
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-        except ImportError as error:
-            raise SettingsError(_MISSING) from error
+        check_packages()
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         exporter = OTLPSpanExporter(endpoint=endpoint, insecure=True)
         return cls(BatchSpanProcessor(exporter), target=target, sample_ratio=sample_ratio)
 

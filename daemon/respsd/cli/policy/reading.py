@@ -51,7 +51,10 @@ def source(folder: Path | None, address: str | None) -> Iterator[Source | Policy
 
 @contextmanager
 def service_faults(address: str) -> Iterator[None]:
-    """End the command where a call fails: one line, and the exit code of the call's status."""
+    """End the command where a call fails: one line, and the exit code of the call's status.
+
+    An address or credentials that cannot be are a usage error.
+    """
     from respsd_client import ServiceError
 
     try:
@@ -61,6 +64,9 @@ def service_faults(address: str) -> Iterator[None]:
         is_gone = fault.code.name == "UNAVAILABLE"
         print_message(f"no daemon serves at {address}: {message}" if is_gone else f"{address}: {message}")
         raise typer.Exit(of_status(fault.code.name)) from fault
+    except ValueError as fault:
+        print_message(f"respsd: {fault}")
+        raise typer.Exit(ExitCode.USAGE) from fault
 
 
 class RemoteCatalog:
