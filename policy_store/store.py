@@ -61,9 +61,9 @@ class PolicyStore:
         self._versions = path / "versions"
         file = path / "registry.db"
         self._writer: Engine | None = None
-        if read_only and not file.exists():
-            raise StoreNotFound(path)
         with self._faults_named():
+            if read_only and not file.exists():
+                raise StoreNotFound(path)
             if not read_only:
                 self._versions.mkdir(parents=True, exist_ok=True)
                 self._writer = writer_engine(file, synchronous="FULL")

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from support.forbidden import forbid
 from support.recorders import LONG, NOON, count
 from typer.testing import CliRunner
 
-from policy_store import PolicyStore
+from policy_store import PolicyStore, StoreUnavailable
 from policy_store.presence import in_service
 from respsd.cli import db
+from respsd.cli.exit_codes import ExitCode
 from respsd.control.action import Action
 from respsd.control.controller import Decision
 from respsd.errors import DatabaseDamaged, InvalidRequest, SettingsError, StorageError
@@ -268,3 +270,14 @@ def test_no_model_library_is_loaded(state: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == "set()\n"
+
+
+def test_a_folder_that_may_not_be_entered_is_an_answer_and_no_traceback(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid(monkeypatch, state)
+    result = run("check", state)
+    assert result.exit_code == ExitCode.NOT_FOUND
+    assert f"{state}: there is no database that you may look at" in result.output
+    with pytest.raises(StoreUnavailable, match="Permission denied"):
+        PolicyStore(state / "policies", read_only=True)

@@ -14,7 +14,7 @@ from respsd.settings_access import TlsSettings
 
 log = structlog.get_logger(__name__)
 
-Stamp = tuple[tuple[int, int, int], ...]
+Stamp = tuple[tuple[int, int, int, int], ...]
 """Change time, inode and size of each file."""
 
 

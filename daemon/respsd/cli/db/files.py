@@ -9,7 +9,7 @@ import typer
 
 from respsd.cli.exit_codes import ExitCode
 from respsd.cli.output import print_message
-from respsd.paths import POLICIES, REGISTRY, TRANSITIONS
+from respsd.paths import POLICIES, REGISTRY, TRANSITIONS, is_file
 
 if TYPE_CHECKING:
     from respsd.settings import Settings
@@ -34,17 +34,17 @@ def settings_of(state_dir: Path | None, config: Path | None) -> Settings:
 
 def databases(state: Path) -> list[Path]:
     """The databases that are there; ends the command where there is none."""
-    found = [path for path in (state / POLICIES / REGISTRY, state / TRANSITIONS) if path.is_file()]
+    found = [path for path in (state / POLICIES / REGISTRY, state / TRANSITIONS) if is_file(path)]
     if not found:
-        _not_found(f"{state}: there is no database")
+        _not_found(f"{state}: there is no database that you may look at")
     return found
 
 
 def log_of(state: Path) -> Path:
     """The experience log; ends the command where there is none."""
     path = state / TRANSITIONS
-    if not path.is_file():
-        _not_found(f"{path}: there is no experience log")
+    if not is_file(path):
+        _not_found(f"{path}: there is no experience log that you may look at")
     return path
 
 

@@ -19,6 +19,7 @@ from respsd.control.loader import PolicyLoader
 from respsd.control.observation import ObservationSchema
 from respsd.control.operator import PolicyOperator
 from respsd.errors import ChangeRefused, PolicyRefused, StorageError
+from respsd.paths import is_file
 from respsd.telemetry.logging import configure_logging
 
 
@@ -27,7 +28,7 @@ def operator_on_files(path: Path) -> Iterator[PolicyOperator]:
     """The operator of the store at a path, which it keeps daemons from starting on meanwhile."""
     configure_logging("warning", "auto")  # the command itself says what it changed
     try:
-        if not (path / "registry.db").exists():
+        if not is_file(path / "registry.db"):
             raise StoreNotFound(path)
         with out_of_service(path), PolicyStore(path) as store:
             yield PolicyOperator(store, StoredLoader(store), NoRouter(), SystemClock())
@@ -76,6 +77,9 @@ class NoRouter:
         """Nothing to swap."""
 
     def forget(self, alias: str) -> None:
+        """Nothing to forget."""
+
+    def forget_named(self) -> None:
         """Nothing to forget."""
 
     def serving(self) -> Mapping[str, int | None]:
