@@ -19,7 +19,7 @@ export interface Tls {
 }
 
 export interface ClientOptions {
-  /** Without it a file `$RESPSD_CA` turns TLS on. */
+  /** Without it files `$RESPSD_CA`, or `$RESPSD_CERTIFICATE` and `$RESPSD_KEY`, turn TLS on. */
   tls?: Tls;
   /** A bearer token; without it `$RESPSD_TOKEN`. */
   token?: string;
@@ -41,13 +41,23 @@ export interface Channel {
 export function channel(address: string, options: ClientOptions): Channel {
   const host = hostOf(address);
   const isLocal = address.startsWith("unix:") || isLoopback(host);
-  const ca = process.env.RESPSD_CA;
-  const tls = options.tls ?? (ca && !address.startsWith("unix:") ? { ca } : undefined);
+  const tls = options.tls ?? (address.startsWith("unix:") ? undefined : tlsOfEnvironment());
   const token = options.token ?? (process.env.RESPSD_TOKEN || undefined);
   if (token !== undefined && tls === undefined && !isLocal) {
     throw new Error(`the token would travel to ${address} unencrypted; give tls too`);
   }
   return { target: address, credentials: channelCredentials(tls), options: grpcOptions(options, tls, isLocal), token };
+}
+
+function tlsOfEnvironment(): Tls | undefined {
+  const ca = process.env.RESPSD_CA || undefined;
+  const certificate = process.env.RESPSD_CERTIFICATE || undefined;
+  const key = process.env.RESPSD_KEY || undefined;
+  if ((certificate === undefined) !== (key === undefined)) {
+    throw new Error("set both RESPSD_CERTIFICATE and RESPSD_KEY, or neither");
+  }
+  if (ca === undefined && certificate === undefined) return undefined;
+  return { ...(ca && { ca }), ...(certificate && { certificate }), ...(key && { key }) };
 }
 
 function grpcOptions(options: ClientOptions, tls: Tls | undefined, isLocal: boolean): GrpcOptions {

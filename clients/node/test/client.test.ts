@@ -165,6 +165,20 @@ test("TLS and a token let in, and nothing less does", async () => {
   assert.throws(() => new Client("example.com:7470", { token: TOKEN }), /unencrypted/);
 });
 
+test("the environment may name the files of TLS", async () => {
+  process.env.RESPSD_CA = CA;
+  try {
+    const known = new Client(SECURE_ADDRESS, { token: TOKEN });
+    assert.equal((await known.generate("abc", { maxNewTokens: 3 })).completionTokens, 3);
+    known.close();
+    process.env.RESPSD_KEY = CA;
+    assert.throws(() => new Client(SECURE_ADDRESS), /RESPSD_CERTIFICATE and RESPSD_KEY/);
+  } finally {
+    delete process.env.RESPSD_CA;
+    delete process.env.RESPSD_KEY;
+  }
+});
+
 test("what is no address is refused at once", () => {
   for (const address of ["", "nowhere", "host:", "host:0", "host:70000", ":7470", "unix:"]) {
     assert.throws(() => new Client(address), /address/, address);
