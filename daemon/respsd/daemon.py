@@ -191,7 +191,6 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     )
     sink = _open_sink(settings, models, metrics, stack)
     config = _engine_config(settings, models, reserved)
-    log.info("engine", shapes=step_shapes(models, config), kv_tokens=config.kv_tokens)
     engine = build_engine(
         models,
         traffic,
@@ -201,6 +200,12 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
         uniform=Random().random,  # seeded by the system
         clock=SystemClock(),
         hooks=watching if rollout is None else HookChain(watching, rollout.trials),
+    )
+    log.info(
+        "engine",
+        shapes=step_shapes(models, config),
+        kv_tokens=config.kv_tokens,
+        context_length=engine.model.context_length,  # the model's, or what of it the KV budget holds
     )
     engine.start()
     stack.callback(engine.stop)

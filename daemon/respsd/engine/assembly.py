@@ -218,9 +218,7 @@ def _as_far_as_memory_goes(info: ModelInfo, pool: KvPool, reserved: Action) -> M
             f"engine.kv_tokens: {pool.total_tokens} is too few; the largest tree needs {tree}, and a sequence at least "
             f"{_FEWEST_TOKENS} more"
         )
-    context = pool.total_tokens - tree
-    log.warning("context_limited", context_length=context, of=info.context_length, kv_tokens=pool.total_tokens)
-    return replace(info, context_length=context)
+    return replace(info, context_length=pool.total_tokens - tree)
 
 
 def affordable_kv_tokens(*layouts: KvLayout) -> int:
