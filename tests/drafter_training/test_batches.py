@@ -45,6 +45,12 @@ def test_batches_keep_to_their_rows_and_lose_no_sequence() -> None:
     assert [len(batch) for batch in Packer([shard], 1).pack(shard.places)] == [1] * 10  # type: ignore[list-item]
 
 
+def test_long_prompts_do_not_make_a_batch_larger_than_its_rows_allow() -> None:
+    places = [SequencePlace(0, 0, 30, 28, 30, number) for number in range(4)]  # one row, thirty positions
+    assert [len(batch) for batch in Packer([], 16).pack(places)] == [2, 2]  # 64 positions
+    assert [len(batch) for batch in Packer([], 2).pack(places)] == [1] * 4
+
+
 def test_sequences_without_a_row_are_left_out() -> None:
     place = SequencePlace(0, 0, 3, 2, 2, 0)  # a one-token answer: its only token comes from the prefill
     assert Packer([], 5).pack([place]) == []

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from respsd.drafter_training.feature_shards import FeatureShard, SequencePlace
 
+POSITIONS_PER_ROW = 4
+"""Long prompts with short answers have many positions, each of which costs a row of labels, for few rows that draft."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -54,7 +57,8 @@ class Packer:
 
     shards: Sequence[FeatureShard]
     rows_per_batch: int
-    """Drafting rows of a batch, which set its cost and its memory."""
+    """Drafting rows of a batch, which set its cost and its memory; it has at most `POSITIONS_PER_ROW` times as many
+    positions, or one sequence."""
     prompt_weight: float = 0.0
     """What predictions inside prompts count; at 0 their rows do not draft."""
     common_prefix: int = 0
@@ -63,16 +67,17 @@ class Packer:
     def pack(self, places: Iterable[SequencePlace]) -> list[list[SequencePlace]]:
         """Batches in the sequences' order; those without a row that drafts are left out."""
         batches: list[list[SequencePlace]] = []
-        room = 0
+        rows_left = positions_left = 0
         for place in places:
             rows = self._rows(place)
             if rows == 0:
                 continue
-            if not batches or rows > room:
+            if not batches or rows > rows_left or place.length > positions_left:
                 batches.append([])
-                room = self.rows_per_batch
+                rows_left, positions_left = self.rows_per_batch, POSITIONS_PER_ROW * self.rows_per_batch
             batches[-1].append(place)
-            room -= rows
+            rows_left -= rows
+            positions_left -= place.length
         return batches
 
     def load(self, places: Sequence[SequencePlace]) -> TrainingBatch:

@@ -29,8 +29,8 @@ class TrainOptions:
     epochs: float = 2.5
     """Passes over the training set; the learning rate falls to zero over them."""
     rows_per_batch: int = 2048
-    """Predicted tokens of a batch. Memory grows with it, not with the data: 4.9 GB were seen at 2,048 rows,
-    8,192 draft tokens and 4 unrolled steps."""
+    """Predicted tokens of a batch, which with its prompts has at most four times as many (or is one sequence). Memory
+    grows with it, not with the data: 4.9 GB were seen at 2,048 rows, 8,192 draft tokens and 4 unrolled steps."""
     matrix_learning_rate: float = 1e-2
     """Muon's, for the layer's matrices."""
     learning_rate: float = 3e-3
@@ -50,9 +50,10 @@ class TrainOptions:
         limits: dict[str, tuple[float, float]] = {
             "draft_vocab": (1, float("inf")),
             "kv_heads": (1, float("inf")),
+            "intermediate_size": (1, float("inf")),
             "unrolled_steps": (1, 16),
             "step_decay": (0, 1),
-            "epochs": (1e-6, float("inf")),
+            "epochs": (1e-6, 1e6),
             "rows_per_batch": (1, float("inf")),
             "matrix_learning_rate": (0, 1),
             "learning_rate": (0, 1),
@@ -60,7 +61,7 @@ class TrainOptions:
             "warmup": (0, float("inf")),
             "gradient_clip": (1e-6, float("inf")),
             "prompt_weight": (0, 1),
-            "held_out": (0, 0.9),
+            "held_out": (1e-6, 0.9),
         }
         for name, (low, high) in limits.items():
             value = getattr(self, name)
