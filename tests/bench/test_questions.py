@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import structlog
 from support import tiny
 
 from respsd.bench.questions import (
@@ -42,8 +43,17 @@ def test_first_turns_go_through_the_chat_template(tmp_path, tokenizer):
 
 def test_limit_counts_the_questions_that_fit(tmp_path, tokenizer):
     file = write(tmp_path / "q.jsonl", {"turns": ["x" * 500]}, {"turns": ["a"]}, {"turns": ["b"]}, {"turns": ["c"]})
-    questions = read_questions(file, tokenizer, limit=2, max_prompt_tokens=100)
+    with structlog.testing.capture_logs() as lines:
+        questions = read_questions(file, tokenizer, limit=2, max_prompt_tokens=100)
     assert [tokenizer.decode(prompt)[6] for prompt in questions.prompts] == ["a", "b"]
+    (told,) = lines  # a mean over fewer questions than there are must not look like one over all
+    assert (told["event"], told["questions"], told["longer_than_tokens"]) == ("questions_left_out", 1, 100)
+
+
+def test_a_line_ends_where_json_lines_end(tmp_path, tokenizer):
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"turns": ["one\u2028line"]}\r\n{"turns": ["b"]}\n', encoding="utf-8", newline="")
+    assert len(read_questions(file, tokenizer).prompts) == 2
 
 
 def test_eagles_layout_takes_the_name_of_its_folder(tmp_path, tokenizer):

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+import structlog
+
 from respsd.engine.api import Tokenizer
 from respsd.errors import CheckpointError
+
+log = structlog.get_logger(__name__)
 
 BUILT_IN = "built-in"
 BUILT_IN_KINDS = ("chat", "code", "arithmetic", "summarising")
@@ -82,6 +86,7 @@ def read_questions(
     """
     prompts: list[tuple[int, ...]] = []
     turns: list[Turns] = []
+    too_long = 0
     for number, line in enumerate(_lines(file), start=1):
         if limit is not None and len(prompts) == limit:
             break
@@ -90,6 +95,10 @@ def read_questions(
         if max_prompt_tokens is None or len(prompt) <= max_prompt_tokens:
             prompts.append(prompt)
             turns.append(asked)
+        else:
+            too_long += 1
+    if too_long:
+        log.info("questions_left_out", file=str(file), questions=too_long, longer_than_tokens=max_prompt_tokens)
     if not prompts:
         raise CheckpointError(str(file), f"holds no question of at most {max_prompt_tokens} tokens")
     name = file.parent.name if file.name == "question.jsonl" else file.stem
@@ -120,7 +129,7 @@ def _lines(file: Path) -> Sequence[str]:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(str(file), f"is not a readable question file: {error}") from error
-    return [line for line in text.splitlines() if line.strip()]
+    return [line for line in text.split("\n") if line.strip()]  # JSON's text may hold other ends of lines
 
 
 def _turns(file: str, number: int, line: str) -> Turns:
