@@ -146,6 +146,14 @@ def test_a_prompt_longer_than_the_limit_is_skipped_and_counted(prompts: Path, tm
     assert done.answers == 2 * len(WORDS)
 
 
+def test_a_prompt_that_the_template_refuses_is_skipped_and_counted(prompts: Path, tmp_path: Path) -> None:
+    with prompts.open("a") as file:
+        file.write(json.dumps({"prompt": "half a character \ud800"}) + "\n")  # JSON can say it, Unicode cannot
+    done = _collect(prompts, tmp_path / "a.jsonl", _options(temperatures=(0.0, 0.7), max_new_tokens=2))
+    assert done.answers == 2 * len(WORDS)
+    assert done.skipped.describe() == "1 line skipped (1 refused by the target's chat template)"
+
+
 def test_answers_that_the_context_cannot_hold_are_refused(prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"max_prompt_tokens . max_new_tokens: 300 .* {tiny.CONTEXT}"):
         _collect(prompts, tmp_path / "a.jsonl", CollectOptions(max_prompt_tokens=100, max_new_tokens=200))

@@ -75,3 +75,12 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path, na
         file.write_bytes(b"\xff\xfe\n")
     with pytest.raises(TrainingDataError, match=name):
         list(read_conversations(file, Skipped()))
+
+
+def test_a_damaged_gzipped_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "torn.jsonl.gz"
+    whole = gzip.compress(json.dumps({"prompt": "x" * 999}).encode() * 99)
+    for damaged in (whole[: len(whole) // 2], whole[:20] + b"\xff" * 9 + whole[29:]):
+        file.write_bytes(damaged)
+        with pytest.raises(TrainingDataError, match="torn"):
+            list(read_conversations(file, Skipped()))

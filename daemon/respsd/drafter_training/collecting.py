@@ -18,7 +18,7 @@ from respsd.drafter_training.answers import Answer, AnswerFile, answer_key, read
 from respsd.drafter_training.batched_generation import BatchedGenerator, Job, check_context, load_generation_model
 from respsd.drafter_training.prompts import Conversation, Skipped, read_conversations
 from respsd.engine.tokenizer import HfTokenizer
-from respsd.errors import TrainingDataError
+from respsd.errors import InvalidRequest, TrainingDataError
 from respsd.telemetry.progress import ProgressReport
 
 log = structlog.get_logger(__name__)
@@ -175,6 +175,7 @@ class _Plan:
     skipped: Skipped
     _dialogues: list[_Dialogue] = field(default_factory=list)
     _too_long: set[str] = field(default_factory=set)
+    _refused: set[int] = field(default_factory=set)
 
     def jobs(self, conversations: Sequence[Conversation]) -> list[Job]:
         """Every answer that is wanted and not known yet; later turns follow from `follow_up`."""
@@ -212,7 +213,11 @@ class _Plan:
         """The dialogue's next turn that is not known; None where it ends before or the prompt grows too long."""
         while dialogue.turn < len(dialogue.conversation.turns):
             dialogue.messages.append({"role": "user", "content": dialogue.conversation.turns[dialogue.turn]})
-            prompt_ids = self.tokenizer.render_chat(dialogue.messages)
+            try:
+                prompt_ids = self.tokenizer.render_chat(dialogue.messages)
+            except InvalidRequest:  # a role that the template has no place for, text that is no Unicode
+                self._count_refused(dialogue.conversation)
+                return None
             if len(prompt_ids) > self.options.max_prompt_tokens:
                 self._count_too_long(prompt_ids)
                 return None
@@ -222,6 +227,12 @@ class _Plan:
                 return Job(prompt_ids, dialogue.temperature, len(self._dialogues) - 1)
             self._hear(dialogue, known)
         return None
+
+    def _count_refused(self, conversation: Conversation) -> None:
+        """Once for a conversation, however many temperatures there are."""
+        if id(conversation) not in self._refused:
+            self._refused.add(id(conversation))
+            self.skipped.count("refused by the target's chat template")
 
     def _count_too_long(self, prompt_ids: list[int]) -> None:
         """Once for a prompt, however many temperatures there are."""

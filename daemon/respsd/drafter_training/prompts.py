@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ def read_lines(file: Path) -> Iterator[str]:
     try:
         with _open(file) as lines:
             yield from lines
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TrainingDataError(str(file), f"is not readable: {error}") from error
 
 
