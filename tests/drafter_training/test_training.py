@@ -6,16 +6,18 @@ import dataclasses
 import errno
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support import models, tiny
 
 from respsd.clock import SystemClock
 from respsd.drafter_training import run_state
 from respsd.drafter_training.answers import Answer, AnswerFile
+from respsd.drafter_training.folder_lock import sole_writer
 from respsd.drafter_training.optimiser import schedule
 from respsd.drafter_training.options import TrainOptions
 from respsd.drafter_training.run_state import RunState
@@ -23,7 +25,7 @@ from respsd.drafter_training.train_command import Trained, train
 from respsd.drafter_training.training import Schedule
 from respsd.engine.checkpoint import load_drafter_checkpoint
 from respsd.engine.kv_cache import SequenceCache
-from respsd.errors import InvalidRequest, SettingsError, TrainingDataError
+from respsd.errors import CheckpointError, InvalidRequest, SettingsError, TrainingDataError
 
 OPTIONS = TrainOptions(
     draft_vocab=48, unrolled_steps=3, epochs=4, rows_per_batch=64, warmup=2, held_out=0.25, prompt_weight=0.5
@@ -53,11 +55,13 @@ def _greedy(prompt: list[int], count: int) -> list[int]:
     return out
 
 
-def _train(answers: Path, folder: Path, options: TrainOptions = OPTIONS, **changes: object) -> Trained:
+def _train(
+    answers: Path, folder: Path, options: TrainOptions = OPTIONS, target: Path | None = None, **changes: object
+) -> Trained:
     return train(
         [answers],
         folder,
-        models.folders()[0],
+        target or models.folders()[0],
         options,
         dtype=torch.float32,
         device=models.CPU,
@@ -135,6 +139,50 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     assert _train(answers, tmp_path / "run", features=features).last == uninterrupted.last
 
 
+def test_what_is_written_besides_may_fail_and_no_step_is_lost(
+    answers: Path, uninterrupted: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise TrainingDataError("model.safetensors", "cannot be written: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("respsd.drafter_training.train_command.export_checkpoint", full)
+        with pytest.raises(TrainingDataError, match="No space left"):
+            _train(answers, tmp_path)
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == SCHEDULE.evaluate_every
+    assert _train(answers, tmp_path).last == uninterrupted.last
+
+
+def test_two_runs_do_not_write_to_one_folder(answers: Path, tmp_path: Path) -> None:
+    with sole_writer(tmp_path, "run", wait=False), pytest.raises(TrainingDataError, match="by another run"):
+        _train(answers, tmp_path)
+
+
+def test_features_of_a_target_that_was_trained_further_are_made_anew(answers: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(models.folders()[0], target)
+    features = tmp_path / "features"
+    options = dataclasses.replace(OPTIONS, epochs=0.1)
+    _train(answers, tmp_path / "one", options, features=features, target=target)
+    made = set(features.glob("*.safetensors"))
+    _train(answers, tmp_path / "two", options, features=features, target=target)
+    assert set(features.glob("*.safetensors")) == made
+    weights = load_file(target / "model.safetensors")
+    save_file({name: tensor * 1.01 for name, tensor in weights.items()}, target / "model.safetensors", {"format": "pt"})
+    _train(answers, tmp_path / "three", options, features=features, target=target)
+    assert len(set(features.glob("*.safetensors"))) == 2 * len(made)
+
+
+def test_a_drafter_of_another_kind_is_not_trained_on(answers: Path, uninterrupted: Trained, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(uninterrupted.folder, other, ignore=shutil.ignore_patterns("features", "state.pt", ".*"))
+    config = json.loads((other / "config.json").read_text())
+    for changed, fault in (({"rms_norm_eps": 0.5}, "rms_norm_eps is 0.5"), ({"rope_theta": 77.0}, "rotates by")):
+        (other / "config.json").write_text(json.dumps({**config, **changed}))
+        with pytest.raises(CheckpointError, match=fault):
+            _train(answers, tmp_path / "run", initial=other)
+
+
 def test_other_settings_do_not_continue_a_run(answers: Path, tmp_path: Path) -> None:
     _train(answers, tmp_path)
     with pytest.raises(SettingsError, match="other settings or data"):
@@ -204,6 +252,9 @@ def test_key_value_heads_that_do_not_divide_the_heads_are_an_error(answers: Path
 def test_settings_out_of_range_are_named() -> None:
     with pytest.raises(InvalidRequest, match=r"unrolled_steps: 0 is not allowed; it must be from 1 to 16"):
         dataclasses.replace(OPTIONS, unrolled_steps=0).validated()
+    for name, value in (("held_out", 0.0), ("intermediate_size", -1), ("epochs", float("inf"))):
+        with pytest.raises(InvalidRequest, match=f"{name}: {value} is not allowed"):
+            dataclasses.replace(OPTIONS, **{name: value}).validated()  # type: ignore[arg-type]
 
 
 def test_the_learning_rate_rises_then_falls_to_zero() -> None:

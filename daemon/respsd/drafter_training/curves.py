@@ -16,8 +16,12 @@ from respsd.errors import TrainingDataError
 def write_curves(history: Sequence[Evaluation], folder: Path) -> None:
     """Write `curves.json` and `curves.png`: loss, and held-out top-1 agreement by unrolled step."""
     try:
-        (folder / "curves.json").write_text(json.dumps([asdict(point) for point in history], indent=1) + "\n")
-        draw_curves(history).savefig(folder / "curves.png")
+        new = folder / "curves.json.part"
+        new.write_text(json.dumps([asdict(point) for point in history], indent=1) + "\n")
+        new.replace(folder / "curves.json")
+        new = folder / "curves.png.part"
+        draw_curves(history).savefig(new, format="png")
+        new.replace(folder / "curves.png")
     except OSError as error:
         raise TrainingDataError(str(folder), f"the curves cannot be written: {error}") from error
 

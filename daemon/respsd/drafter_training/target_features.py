@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from respsd.clock import Clock
 from respsd.drafter_training.answer_survey import parts
 from respsd.drafter_training.answers import Answer
-from respsd.drafter_training.feature_shards import FeatureShard, SequenceFeatures, make_folder, write_shard
+from respsd.drafter_training.feature_shards import FeatureShard, SequenceFeatures, write_shard
+from respsd.drafter_training.folder_lock import sole_writer
 from respsd.engine.target import default_feature_layers
 from respsd.errors import CheckpointError
 from respsd.telemetry.progress import ProgressReport
@@ -114,14 +115,14 @@ def cache_features(
 ) -> list[Path]:
     """Shard files for the answers, in their order; those that exist already are not made again.
 
-    A shard's name holds a digest of its answers, the target and the dtype, so what changed is made anew. Answers are
-    taken from the iterable a shard at a time; `count` is their number, for the estimate of time left.
+    Several runs may share the folder; one that comes while another fills it waits. A shard's name holds a digest of its
+    answers, the target and the dtype, so what changed is made anew. Answers are taken from the iterable a shard at a
+    time; `count` is their number, for the estimate of time left.
     """
-    make_folder(folder)
     fingerprint = f"{_fingerprint(target)} {dtype}"
     extractor: FeatureExtractor | None = None
     files: list[Path] = []
-    with ProgressReport("target features", count, clock) as progress:
+    with sole_writer(folder, "features", wait=True), ProgressReport("target features", count, clock) as progress:
         for part in parts(answers, _SHARD_ANSWERS):
             file = folder / f"features-{_digest(part, fingerprint)}.safetensors"
             if not file.exists():
@@ -160,8 +161,9 @@ def _digest(answers: Sequence[Answer], fingerprint: str) -> str:
 
 
 def _fingerprint(target: Path) -> str:
-    """Tells targets apart cheaply: the config's text and the weight files' names and sizes."""
-    parts = [(target / "config.json").read_text()]
-    weights = sorted(file for file in target.iterdir() if file.suffix in (".safetensors", ".bin"))
-    parts += [f"{file.name} {file.stat().st_size}" for file in weights]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    """Tells targets apart, also one that was trained further: a digest of its config and all its weights."""
+    digest = hashlib.sha256((target / "config.json").read_bytes())
+    for path in sorted(file for file in target.iterdir() if file.suffix in (".safetensors", ".bin")):
+        with path.open("rb") as file:
+            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

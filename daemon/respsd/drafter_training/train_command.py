@@ -17,7 +17,8 @@ from respsd.drafter_training.answer_survey import AnswerFiles
 from respsd.drafter_training.batches import Packer, split_by_prompt
 from respsd.drafter_training.checkpoint_export import export_checkpoint
 from respsd.drafter_training.curves import write_curves
-from respsd.drafter_training.feature_shards import FeatureShard, make_folder
+from respsd.drafter_training.feature_shards import FeatureShard
+from respsd.drafter_training.folder_lock import sole_writer
 from respsd.drafter_training.optimiser import parameter_count
 from respsd.drafter_training.options import TrainOptions
 from respsd.drafter_training.prompts import Skipped
@@ -35,6 +36,17 @@ from respsd.errors import CheckpointError, InvalidRequest, TrainingDataError
 log = structlog.get_logger(__name__)
 
 _HEAD = "lm_head.weight"
+_ALIKE = (
+    "rms_norm_eps",
+    "hidden_act",
+    "attention_bias",
+    "norm_before_residual",
+    "norm_before_fc",
+    "fc_norm",
+    "norm_output",
+    "aux_layer_ids",
+)
+"""Parts of a drafter's config that say what its layer computes, and that training has no choice of."""
 _SCALE_SEQUENCES = 64
 """Sequences that the taps' channel scales are measured on."""
 
@@ -83,16 +95,54 @@ def train(
     :param max_tokens: prompts with their answers that are longer are left out and counted.
     """
     options.validated()
+    with sole_writer(folder, "run", wait=False):
+        return _train(
+            AnswerFiles(answer_files, max_tokens),
+            folder,
+            target,
+            options,
+            dtype=dtype,
+            device=device,
+            clock=clock,
+            features=features or folder / "features",
+            schedule=schedule or Schedule(),
+            initial=initial,
+        )
+
+
+def _train(
+    answers: AnswerFiles,
+    folder: Path,
+    target: Path,
+    options: TrainOptions,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    clock: Clock,
+    features: Path,
+    schedule: Schedule,
+    initial: Path | None,
+) -> Trained:
     skipped = Skipped()
     weights = _load_weights(target, dtype)
-    answers = AnswerFiles(answer_files, min(max_tokens, int(weights.config.max_position_embeddings)))
+    most = min(answers.max_tokens, int(weights.config.max_position_embeddings))
+    answers = dataclasses.replace(answers, max_tokens=most)
     vocab_size = int(weights.config.vocab_size)
     survey = answers.survey(vocab_size, skipped)
     tokenizer = HfTokenizer.load(target)
+    start = _start(initial, weights) if initial is not None else None
+    if start is None or options.new_vocabulary:
+        draft_ids = draft_vocabulary(survey.token_counts, options.draft_vocab)
+    else:
+        draft_ids = start.draft_to_target
+    options = dataclasses.replace(options, draft_vocab=len(draft_ids))
+    config = drafter_config(weights.config, options)
+    if start is not None:
+        _check_alike(start, config)
     files = cache_features(
         answers,
         survey.answers,
-        features or folder / "features",
+        features,
         target,
         dtype=dtype,
         device=device,
@@ -103,20 +153,10 @@ def train(
     training, held_out = split_by_prompt(shards, options.held_out)
     if not training or not held_out:
         raise TrainingDataError(
-            ", ".join(map(str, answer_files)),
+            ", ".join(map(str, answers.files)),
             f"{survey.answers} answers split into {len(training)} to train on and {len(held_out)} held out; give more",
         )
-    start = None
-    if initial is not None:
-        start = load_drafter_checkpoint(
-            initial, target_vocab_size=vocab_size, target_hidden_size=weights.embedding.shape[1]
-        )
-    if start is None or options.new_vocabulary:
-        draft_ids = draft_vocabulary(survey.token_counts, options.draft_vocab)
-    else:
-        draft_ids = start.draft_to_target
-    options = dataclasses.replace(options, draft_vocab=len(draft_ids))
-    drafter = _new_drafter(weights, draft_ids, tap_scale(shards), options, start, device)
+    drafter = _new_drafter(weights, draft_ids, tap_scale(shards), config, options.seed, start, device)
     trainer = Trainer(
         drafter,
         _labeller(weights, draft_ids, device),
@@ -124,7 +164,7 @@ def train(
         training,
         held_out,
         options,
-        schedule or Schedule(),
+        schedule,
         RunState(folder / "state.pt", options.digest(f"{[file.name for file in files]} {initial}")),
         clock,
     )
@@ -143,7 +183,6 @@ def train(
         export_checkpoint(drafter, draft_ids, folder, torch.bfloat16)
         write_curves(history, folder)
 
-    make_folder(folder)
     history = trainer.run(evaluated)
     evaluated(history)
     return Trained(folder, parameter_count(drafter), trainer.total_steps, share, history[-1], skipped)
@@ -221,13 +260,13 @@ def _new_drafter(
     weights: _TargetWeights,
     draft_ids: Tensor,
     scale: Tensor,
-    options: TrainOptions,
+    config: DrafterConfig,
+    seed: int,
     start: DrafterCheckpoint | None,
     device: torch.device,
 ) -> UnrolledDrafter:
     """A drafter as a run begins with it: drawn from the seed, or with the weights of `start`."""
-    torch.manual_seed(options.seed)
-    config = drafter_config(weights.config, options)
+    torch.manual_seed(seed)
     embedding, head = weights.embedding.to(device), weights.head[draft_ids].float()
     # Drawn on the CPU, so that a seed means the same on every machine.
     drafter = UnrolledDrafter(config, embedding, head, weights.final_norm, scale).to(device)
@@ -235,6 +274,22 @@ def _new_drafter(
         tensors = {**start.tensors, _HEAD: _head_rows(start, draft_ids, head)}
         drafter.load_published(tensors, start.folder)
     return drafter
+
+
+def _start(folder: Path, weights: _TargetWeights) -> DrafterCheckpoint:
+    vocab_size, hidden = weights.embedding.shape
+    return load_drafter_checkpoint(folder, target_vocab_size=vocab_size, target_hidden_size=hidden)
+
+
+def _check_alike(start: DrafterCheckpoint, config: DrafterConfig) -> None:
+    """Refuse a drafter that computes something else than training would with its weights; shapes are checked later."""
+    for name in _ALIKE:
+        theirs, ours = getattr(start.config, name), getattr(config, name)
+        if theirs != ours:
+            raise CheckpointError(start.folder, f"{name} is {theirs}; training goes on from drafters with {ours}")
+    theirs, ours = ((rope.rope_type, rope.theta, dict(rope.scaling)) for rope in (start.config.rope, config.rope))
+    if theirs != ours:
+        raise CheckpointError(start.folder, f"rotates by {theirs}; training goes on from drafters with {ours}")
 
 
 def _head_rows(start: DrafterCheckpoint, draft_ids: Tensor, fresh: Tensor) -> Tensor:

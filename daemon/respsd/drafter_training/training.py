@@ -86,11 +86,14 @@ class Trainer:
             for step, places in self._batches(first):
                 loss = self._train_on(self._packer.load(places).to(self._device), step, tally)
                 done = step + 1
-                if done % self._schedule.evaluate_every == 0 or done == self.total_steps:
+                is_last = done == self.total_steps
+                looks = is_last or done % self._schedule.evaluate_every == 0
+                if looks:
                     self._evaluate(done, tally)
-                    evaluated(tally.history)
-                if done % self._schedule.save_every == 0 or done == self.total_steps:
+                if looks or done % self._schedule.save_every == 0:
                     self._state.save(done, self._drafter, self._optimiser, tally)
+                if looks:  # what it writes may fail, on a full disk say, and loses no step any more
+                    evaluated(tally.history)
                 progress.advance(1, f"loss {loss:.3f}")
         return tally.history
 
