@@ -1,5 +1,9 @@
 # make serve   install into .venv and serve the demo model     (ARGS="--drafter DIR" adds flags of `respsd serve`)
 # make test    install into .venv, check style and types, run all tests   (ARGS="-k name" adds flags of pytest)
+# make lint    check style and types only
+# make format  format the code
+# make proto   compile proto/ again
+# make clean   remove .venv, builds and caches
 
 VENV := .venv
 BIN := $(VENV)/bin

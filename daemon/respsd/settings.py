@@ -26,8 +26,9 @@ from respsd.settings_learning import (
 from respsd.settings_section import AutoPositive, Positive, Section, auto_is_none, numbers
 
 DEMO = "demo"
-NO_DRAFTER = "none"
 """The target's name that stands for the demo model."""
+NO_DRAFTER = "none"
+"""The drafter's name that stands for plain decoding."""
 
 
 def _argmax_is_none(value: object) -> object:

@@ -78,7 +78,7 @@ class Client(PolicyCalls, StatusCalls):
 
         :param tls: without it files $RESPSD_CA, or $RESPSD_CERTIFICATE and $RESPSD_KEY, turn TLS on
         :param token: a bearer token; without it $RESPSD_TOKEN
-        :param retries: how often a call that changes nothing is tried again where the daemon is unavailable or its
+        :param retries: how often a generation or status call is tried again where the daemon is unavailable or its
             queue full, 0 to 4; never once its answer has begun
         """
         self._channel = open_channel(address, tls=tls, token=token, retries=retries)

@@ -55,7 +55,11 @@ StateDirOption = Annotated[
 ]
 ConfigOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Settings file (TOML).", show_default="/etc/respsd/respsd.toml, if there"),
+    typer.Option(
+        metavar="FILE",
+        help="Settings file (TOML).",
+        show_default="/etc/respsd/respsd.toml, else ~/.config/respsd/respsd.toml, if there",
+    ),
 ]
 
 

@@ -74,8 +74,8 @@ def bench(
     """Measure decoding: tokens/s and latency of several methods on the same questions, greedily, in turns.
 
     Every question is answered by every method before the next one, in random order, so that a busy machine
-    disturbs all of them alike. Sub-commands measure a running daemon (serve), how a step's time grows
-    (scaling), how evenly tokens come (latency), and a GPU (gpu-check).
+    disturbs all of them alike. Sub-commands measure a running daemon (serve), one that learns (loop), how a
+    step's time grows (scaling), how evenly tokens come (latency), and a GPU (gpu-check).
     """
     if context.invoked_subcommand is not None:
         _refuse_flags(context)
