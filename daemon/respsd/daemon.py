@@ -63,7 +63,7 @@ from respsd.scheduling.trainer import calibrated_speeds, daemon_trainer
 from respsd.service.server import ServiceServer
 from respsd.serving import ServedParts, serve_engine
 from respsd.settings import DEMO, Settings
-from respsd.settings_files import check_files
+from respsd.settings_files import check_start
 from respsd.telemetry.engine_metrics import EngineMetrics
 from respsd.telemetry.metrics import Metrics, serve_metrics
 from respsd.telemetry.rollout_metrics import watch_rollout
@@ -112,7 +112,7 @@ def serve(settings: Settings, reread: Callable[[], Settings] | None = None) -> i
 
     :param reread: reads the settings again when SIGHUP comes; without it only files that settings name are re-read.
     """
-    check_files(settings)  # again when the service starts; models take minutes to load before
+    check_start(settings)
     use_few_heaps()
     notifier = Notifier.from_environment()
     notifier.status("loading models")
