@@ -8,7 +8,7 @@ import pytest
 
 from respsd.control.action import OFF, Action
 from respsd.engine.request import MAX_SEED
-from respsd.engine.stub import StubEngine
+from respsd.engine.stub import ByteTokenizer, StubEngine
 from respsd.errors import InvalidRequest
 from respsd.service.limits import Limits
 from respsd.service.validation import RequestReader
@@ -136,6 +136,14 @@ def test_token_ids_must_be_in_the_vocabulary():
     assert read(prompt=ids(0, VOCAB - 1)).prompt_ids == (0, 256)
     refused("prompt.token_ids.ids", VOCAB, "from 0 to 256", prompt=ids(1, VOCAB))
     refused("stopping.stop_token_ids", 999, "256", stopping=Stopping(stop_token_ids=[999]))
+
+
+def test_a_token_that_the_tokenizer_knows_and_the_model_does_not_is_refused(monkeypatch):
+    """An added pad token, say, past the last row of the model's embedding."""
+    monkeypatch.setattr(ByteTokenizer, "encode", lambda _self, _text: [5, VOCAB])
+    monkeypatch.setattr(ByteTokenizer, "render_chat", lambda _self, _messages: [VOCAB])
+    refused("prompt.text", VOCAB, "from 0 to 256", text="[PAD]")
+    refused("prompt.chat.messages", VOCAB, "from 0 to 256", prompt=chat(("user", "[PAD]")))
 
 
 def test_chat_is_rendered_by_the_template():

@@ -77,13 +77,13 @@ class RequestReader:
                 field, ids = "prompt.text", tuple(self.tokenizer.encode(prompt.text))
             case "token_ids":
                 field, ids = "prompt.token_ids.ids", tuple(prompt.token_ids.ids)
-                self._check_ids(field, ids)
             case "chat":
                 field, ids = "prompt.chat.messages", self._chat_ids(prompt.chat)
             case _:
                 raise InvalidRequest("prompt", None, "it must hold text, token_ids or chat")
         if not ids:
             raise InvalidRequest(field, "", "the prompt must have at least 1 token")
+        self._check_ids(field, ids)  # tokenizers may know tokens that their model has no row for, an added pad, say
         return self._truncated(ids, prompt.truncate) if prompt.HasField("truncate") else ids
 
     def _truncated(self, ids: tuple[int, ...], count: int) -> tuple[int, ...]:
