@@ -236,6 +236,14 @@ def test_an_empty_queue_forgets_the_rate():
     assert queue.load(0).expected_seconds is None
 
 
+def test_a_queue_that_is_emptied_by_cancels_forgets_the_rate_too():
+    queue = with_backlog(QueueLimits(), waiting=3)
+    assert queue.load(0).expected_seconds is not None
+    queue.clear()
+    queue.add(entry(at=200.0))
+    assert queue.load(0).expected_seconds is None
+
+
 def test_starts_at_one_moment_have_no_rate():
     rate = StartRate()
     for _ in range(30):

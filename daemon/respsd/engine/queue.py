@@ -124,8 +124,6 @@ class RequestQueue:
         self._take_out(lambda place: place.entry is entry)
         if self._places:
             self._rate.started(now_ns)
-        else:
-            self._rate.forget()
 
     def drop(self, entry: Waiting) -> None:
         """Take a request out because it cannot start."""
@@ -231,6 +229,7 @@ class RequestQueue:
             self._tokens -= sum(entry.request.tokens for entry in taken)
         if not self._places:
             self._next_due_ns = _NEVER
+            self._rate.forget()
         return taken
 
 
