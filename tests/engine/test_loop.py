@@ -244,7 +244,7 @@ def test_requests_wait_for_kv_memory_in_order():
             rig.engine.submit(request(PROMPT, 20), listener)
         assert all(isinstance(listener.last(), RequestFinished) for listener in listeners)
         assert max(step.batch_size for _, step in rig.hooks.steps) <= 2
-        with pytest.raises(InvalidRequest, match="at most 320 KV tokens"):
+        with pytest.raises(InvalidRequest, match="need 463 KV tokens, and the daemon has 320"):
             rig.engine.submit(request(PROMPT, 200), Listener())
 
 
@@ -371,6 +371,32 @@ def test_text_events_join_to_the_decoded_tokens(rig: Rig):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_device_that_is_lost_ends_the_engine_since_no_later_step_could_work(monkeypatch):
+    with running(load_tiny()) as rig:
+        lost = torch.AcceleratorError("CUDA error: device-side assert triggered")
+        monkeypatch.setattr(rig.models.target, "forward", _raise_once(lost, lambda *_: None))
+        listener = Listener()
+        rig.engine.submit(request(PROMPT, 4), listener)
+        last = listener.last()
+        assert isinstance(last, RequestFailed)
+        assert isinstance(last.error, EngineFault)
+        rig.engine._thread.join(60)
+        assert math.isinf(rig.engine.load().seconds_since_progress)
+
+
+def test_a_cancel_that_comes_late_does_not_meet_the_next_request_of_its_id():
+    with running(load_tiny()) as rig:
+        first, second = request(PROMPT, 4), request(PROMPT, 4)
+        rig.generate(first)
+        listener = Listener()
+        with rig.engine._wake:  # before the engine's next look
+            rig.engine.cancel(first.request_id)
+            rig.engine.submit(dataclasses.replace(second, request_id=first.request_id), listener)
+        last = listener.last()
+        assert isinstance(last, RequestFinished)
+        assert last.reason is FinishReason.LENGTH
+
+
 def test_an_engine_whose_thread_died_is_not_healthy(monkeypatch):
     """Idle or not: its age is infinite, so that health and watchdog see it."""
     with running(load_tiny()) as rig:

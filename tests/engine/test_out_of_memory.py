@@ -23,6 +23,8 @@ from respsd.errors import EngineFault, OutOfMemory
 
 PROMPTS = [[1, 40, 17, 99], [1, 200], [1, 77, 5, 60, 61, 62]]
 TREE = Action(16, 4, 4)
+BIG = 231
+"""A token of no other prompt and no output here."""
 CPU_WORDS = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "8000000000000 bytes. Error code 12 (Cannot allocate memory)"
@@ -125,11 +127,11 @@ def test_a_step_that_fits_in_parts_ends_nobody_and_changes_no_token(monkeypatch,
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_a_prompt_that_does_not_fit_ends_its_request_alone(monkeypatch, rig, expected, fault):
-    """Its pass of 50 rows fails, whoever is in the step beside it; the others' tokens are what they are alone."""
-    big = request([3 + i % 200 for i in range(50)], 8)
-    with short_of_memory(monkeypatch, rig, "target", lambda args: any(len(rows.tokens) == 50 for rows in args[0])) as (
-        faults
-    ):
+    """Every pass with a row of it fails, whoever else is in the step; the others' tokens are what they are alone."""
+    big = request([BIG] * 50, 8)
+    with short_of_memory(
+        monkeypatch, rig, "target", lambda args: any(BIG in rows.tokens for rows in args[0])
+    ) as faults:
         faults[0] = fault
         outcomes = together(rig, [*three(), big])
         ends = [outcome.end() for outcome in outcomes]
@@ -141,6 +143,16 @@ def test_a_prompt_that_does_not_fit_ends_its_request_alone(monkeypatch, rig, exp
     assert outcomes[3].tokens == []
     assert rig.engine.load().kv_tokens_reserved == 0
     assert run(rig.engine, big).token_ids
+
+
+def test_a_prompt_that_fits_in_parts_goes_on_in_them(monkeypatch, rig, expected):
+    big = request([3 + i % 200 for i in range(50)], 8)
+    whole = run(rig.engine, big).token_ids
+    with short_of_memory(monkeypatch, rig, "target", lambda args: any(len(rows.tokens) > 20 for rows in args[0])):
+        outcomes = together(rig, [*three(), big])
+        assert [type(outcome.end()) for outcome in outcomes] == [RequestFinished] * 4
+    assert [tuple(outcome.tokens) for outcome in outcomes] == [*expected, whole]
+    assert rig.engine.load().kv_tokens_reserved == 0
 
 
 @pytest.mark.parametrize("model", ["target", "drafter"])
@@ -237,7 +249,11 @@ class Memory:
         self.room = room
         self.tried: list[list[int]] = []
         self.ended: list[int] = []
-        self.steps = FittingSteps[int](self._step, self.ended.append)
+        self.steps = FittingSteps[int](self._step, self._half, self.ended.append)
+
+    @staticmethod
+    def _half(member: int) -> int | None:
+        return member // 2 if member in (8, 16) else None
 
     def _step(self, members: Sequence[int]) -> bool:
         self.tried.append(list(members))
@@ -257,6 +273,13 @@ def test_parts_are_halved_until_they_fit_and_the_next_steps_keep_to_them():
     memory.tried.clear()
     memory.steps.run([1, 2, 3, 1])
     assert memory.tried == [[1, 2, 3, 1]]
+
+
+def test_what_does_not_fit_alone_is_halved_where_it_can_be():
+    memory = Memory(room=4)
+    memory.steps.run([16, 1])
+    assert memory.tried == [[16, 1], [16], [8], [4], [1]]
+    assert memory.ended == []
 
 
 def test_a_step_of_nobody_is_none():

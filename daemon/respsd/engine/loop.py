@@ -21,7 +21,7 @@ from respsd.engine.ending import ended_in_queue, request_record
 from respsd.engine.events import FinishReason, RequestFailed, RequestFinished
 from respsd.engine.fitting import FittingSteps
 from respsd.engine.hooks import EngineHooks
-from respsd.engine.memory import Alone, is_out_of_memory
+from respsd.engine.memory import Alone, is_device_lost, is_out_of_memory
 from respsd.engine.pace import PrefillPace
 from respsd.engine.prompting import PromptPart
 from respsd.engine.queue import QueueLimits, RequestQueue, Waiting
@@ -72,7 +72,7 @@ class EngineLoop:
         self._clock = clock
         self._hooks = hooks
         self._pace = PrefillPace(limits.prefill_chunk, limits.step_tokens, limits.prefill_slowdown)
-        self._steps = FittingSteps[Sequence | PromptPart](self._step, _end_for_memory)
+        self._steps = FittingSteps[Sequence | PromptPart](self._step, _half, _end_for_memory)
         self._wake = threading.Condition()
         # Shared with callers, under _wake:
         self._waiting = RequestQueue(limits.queue)
@@ -98,6 +98,8 @@ class EngineLoop:
                 raise EngineUnavailable("the engine is not running")
             is_idle = not self._waiting and not self._running
             self._waiting.add(entry)
+            if request.sample == 0:
+                self._cancelled.discard(request.request_id)  # was meant for a request before this one
             if is_idle:
                 self._progress_ns = self._clock.monotonic_ns()
             self._wake.notify()
@@ -202,11 +204,13 @@ class EngineLoop:
             started = self._stepper.step(batch, prompts, self._pace)
         except OutOfMemory:
             return False
-        except Exception as error:  # noqa: BLE001 - the loop outlives whatever one request does
+        except Exception as error:  # the loop outlives whatever one request does
             sequences = [*batch, *(part.sequence for part in prompts)]
             fault = _as_fault(error, [sequence.request.request_id for sequence in sequences])
             for sequence in sequences:
                 sequence.fail(fault)
+            if is_device_lost(error):
+                raise
         for sequence in started:
             self._hooks.after_prefill((self._clock.monotonic_ns() - sequence.submitted_ns) / 1e9)
         return True
@@ -220,9 +224,12 @@ class EngineLoop:
             try:
                 with Alone(sequence):
                     self._stepper.start_sample(sequence)
-            except Exception as error:  # noqa: BLE001 - likewise
+            except Exception as error:  # likewise
                 sequence.fail(_as_fault(error, [sequence.request.request_id]))
-            self._hooks.after_prefill((self._clock.monotonic_ns() - sequence.submitted_ns) / 1e9)
+                if is_device_lost(error):
+                    raise
+            if sequence.prefilled:
+                self._hooks.after_prefill((self._clock.monotonic_ns() - sequence.submitted_ns) / 1e9)
 
     def _apply_cancels(self) -> None:
         with self._wake:
@@ -325,6 +332,11 @@ class EngineLoop:
         self._reap()
         for entry in waiting:
             self._refuse(entry, error)
+
+
+def _half(member: Sequence | PromptPart) -> PromptPart | None:
+    """Of a prompt's tokens; a tree goes as a whole."""
+    return member.half() if isinstance(member, PromptPart) else None
 
 
 def _end_for_memory(member: Sequence | PromptPart) -> None:

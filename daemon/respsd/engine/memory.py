@@ -24,6 +24,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
 
 
+def is_device_lost(error: BaseException) -> bool:
+    """Whether the device takes no more work from this process, after an assertion or an illegal access on it, say.
+
+    Every later call would fail likewise: the process has to start anew.
+    """
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
 def forget_frames(error: BaseException) -> None:
     """Let go of what the frames of a failure hold: its traceback would keep their tensors."""
     traceback.clear_frames(error.__traceback__)

@@ -18,6 +18,10 @@ class PromptPart:
     sequence: Sequence
     count: int
 
+    def half(self) -> PromptPart | None:
+        """The first half of it; None of a single token."""
+        return PromptPart(self.sequence, self.count // 2) if self.count > 1 else None
+
     @property
     def is_last(self) -> bool:
         """Whether the prompt ends with it."""
