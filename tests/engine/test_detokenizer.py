@@ -45,6 +45,25 @@ def test_text_that_goes_on_from_a_prompt_reads_as_in_the_whole(kind, before):
 
 
 @pytest.mark.parametrize("kind", [tokenizers.byte_level, tokenizers.byte_fallback])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_character_that_the_prompt_began_comes_whole(kind, cut):
+    sign, cat = byte_ids(kind, "€".encode()), kind().encode("the cat")[1:]
+    prompt = [*kind().encode("the"), *sign[:cut]]
+    detokenizer = kind().detokenizer(skip_special_tokens=True, follows=tuple(prompt))
+    assert pieces_of(detokenizer, [*sign[cut:], *cat]) == [*[""] * (2 - cut), "€", " cat"]
+    assert detokenizer.flush() == ""
+
+
+@pytest.mark.parametrize("kind", [tokenizers.byte_level, tokenizers.byte_fallback])
+def test_what_is_broken_in_a_prompt_is_not_shown_again(kind):
+    cat = kind().encode("the cat")[1:]
+    prompt = tuple([*kind().encode("the"), *byte_ids(kind, b"\xe2\x82")])
+    detokenizer = kind().detokenizer(skip_special_tokens=True, follows=prompt)
+    assert pieces_of(detokenizer, cat) == [" cat"]
+    assert kind().detokenizer(skip_special_tokens=True, follows=prompt).flush() == ""
+
+
+@pytest.mark.parametrize("kind", [tokenizers.byte_level, tokenizers.byte_fallback])
 def test_character_of_several_tokens_appears_with_its_last_byte(kind):
     detokenizer = kind().detokenizer(skip_special_tokens=True)
     assert pieces_of(detokenizer, byte_ids(kind, b"\xf0\x9f\x98\x80\xe2\x82\xac")) == ["", "", "", "😀", "", "", "€"]

@@ -43,9 +43,13 @@ class Detokenizer:
         self._skip_special = skip_special_tokens
         self._skipped = frozenset(decoder.special_token_ids) if skip_special_tokens else frozenset[int]()
         self._context = list(follows[-_LONGEST_CHARACTER:])  # shown tokens before the pending ones
-        self._context_text = self._text(self._context) if self._context else ""
         self._pending: list[int] = []  # tokens whose text is not wholly shown
-        self._shown = 0  # characters of the pending tokens' text that are shown
+        while self._context and self._text(self._context).endswith(REPLACEMENT):  # the next token may end a character
+            self._pending.insert(0, self._context.pop())
+        self._context_text = self._text(self._context) if self._context else ""
+        self._followed = self._text(self._context + self._pending)[len(self._context_text) :] if self._pending else ""
+        """How the pending tokens read before the first one, until it is known whether they stay so."""
+        self._shown = len(self._followed)  # characters of the pending tokens' text that are shown
 
     def push(self, token_id: int) -> str:
         """The text that became certain with this token; often the token's own, sometimes less or more."""
@@ -53,9 +57,13 @@ class Detokenizer:
             return ""
         self._pending.append(token_id)
         text = self._text(self._context + self._pending)[len(self._context_text) :]
+        certain = text.rstrip(REPLACEMENT)
+        if self._followed and certain:
+            if not certain.startswith(self._followed):
+                self._shown = 0  # a character that the prompt began is whole now, and comes whole
+            self._followed = ""
         if not text.endswith(REPLACEMENT):
             return self._show(text, len(self._pending)) if text else ""
-        certain = text.rstrip(REPLACEMENT)
         piece = certain[self._shown :]
         self._shown = max(self._shown, len(certain))
         if len(self._pending) > _LONGEST_CHARACTER:
