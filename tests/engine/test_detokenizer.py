@@ -57,7 +57,7 @@ def test_a_character_that_the_prompt_began_comes_whole(kind, cut):
 @pytest.mark.parametrize("kind", [tokenizers.byte_level, tokenizers.byte_fallback])
 def test_what_is_broken_in_a_prompt_is_not_shown_again(kind):
     cat = kind().encode("the cat")[1:]
-    prompt = tuple([*kind().encode("the"), *byte_ids(kind, b"\xe2\x82")])
+    prompt = (*kind().encode("the"), *byte_ids(kind, b"\xe2\x82"))
     detokenizer = kind().detokenizer(skip_special_tokens=True, follows=prompt)
     assert pieces_of(detokenizer, cat) == [" cat"]
     assert kind().detokenizer(skip_special_tokens=True, follows=prompt).flush() == ""

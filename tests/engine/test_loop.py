@@ -110,6 +110,26 @@ def test_a_long_prompt_goes_along_with_the_steps_of_a_running_stream(monkeypatch
     assert all(sum(tokens) <= 24 for tokens in mixed)
 
 
+def test_a_prompt_leaves_room_for_the_tree_of_a_window_that_opens(monkeypatch):
+    """With windows of one step there is none open when a step is planned."""
+    with running(load_tiny(), limits=LoopLimits(step_tokens=24), persistence=1) as rig:
+        target, forwards = rig.models.target, list[list[int]]()
+        forward = target.forward
+        monkeypatch.setattr(
+            target, "forward", lambda batch: forwards.append([len(rows.tokens) for rows in batch]) or forward(batch)
+        )
+        stream, late = Listener(), Listener()
+        rig.engine.submit(request(PROMPT, 120, action=Action(16, 4, 4)), stream)
+        while len(stream.tokens) < 2:  # of its first window nothing is known before
+            time.sleep(0.001)
+        rig.engine.submit(plain([3 + i % 280 for i in range(100)], 5), late)
+        assert isinstance(late.last(), RequestFinished)
+        assert isinstance(stream.last(), RequestFinished)
+    mixed = [tokens for tokens in forwards if len(tokens) == 2 and max(tokens) > 1]
+    assert mixed
+    assert all(sum(tokens) <= 24 for tokens in mixed)
+
+
 def test_short_prompts_share_a_step(monkeypatch):
     gate, context = gated(LoopLimits(prefill_chunk=8))
     with context as rig:

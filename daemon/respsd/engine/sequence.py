@@ -114,8 +114,10 @@ class Sequence:
 
     @property
     def tree_tokens(self) -> int:
-        """Tokens that its next step verifies at most, as far as its open window tells."""
-        return 1 if self.window is None else self.window.decision.action.total_tokens
+        """Tokens that its next step verifies at most, as far as its open window tells, or else the one before."""
+        if self.window is not None:
+            return self.window.decision.action.total_tokens
+        return self.transitions[-1].decision.action.total_tokens if self.transitions else 1
 
     def is_out_of_time(self, now_ns: int) -> bool:
         """Whether the request's own time limit has passed."""
