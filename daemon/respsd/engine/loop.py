@@ -228,7 +228,7 @@ class EngineLoop:
                 sequence.fail(_as_fault(error, [sequence.request.request_id]))
                 if is_device_lost(error):
                     raise
-            if sequence.prefilled:
+            if sequence.output:
                 self._hooks.after_prefill((self._clock.monotonic_ns() - sequence.submitted_ns) / 1e9)
 
     def _apply_cancels(self) -> None:
