@@ -242,6 +242,55 @@ def test_a_champion_whose_policy_fails_is_dropped_once() -> None:
     assert rig.rollout.status().rollbacks == {"exception": 1}
 
 
+def test_a_fault_of_the_champion_moves_it_once_however_many_holdouts_it_is_in() -> None:
+    """Each of them reports it; the version that takes the champion's place has nothing to do with it."""
+    rig = make_rollout(**HOLDOUTS)
+    for _ in range(3):
+        rig.rollout.on_fault(CHAMPION, ValueError("its output is not finite"))
+    rig.rollout.pump()
+    assert rig.made() == [("rollback", LAST_GOOD)]
+    assert rig.policies.aliases["champion"] == LAST_GOOD
+    assert rig.rollout.status().rollbacks == {"exception": 1}
+    assert {each.subject_version for each in rig.rollout.status().rounds} == {LAST_GOOD}
+
+
+def test_what_is_heard_of_a_champion_after_somebody_replaced_it_moves_nobody() -> None:
+    rig = make_rollout(**HOLDOUTS)
+    contests = rig.rollout.trials.plan.all_contests
+    for contest in contests:
+        rig.rollout.take(Tripped(contest, "step-time", "8 steps in a row"))
+    rig.policies.aliases["champion"] = 8
+    rig.rollout.pump()
+    assert rig.made() == []
+    assert rig.policies.aliases["champion"] == 8
+
+
+@pytest.mark.parametrize("kind", ["candidate", "last-good", "baseline", "off"])
+def test_a_champion_promoted_between_a_verdict_and_its_move_stays(kind: Kind) -> None:
+    rig = make_rollout(**HOLDOUTS)
+    rig.propose()
+    rig.policies.just_before = lambda: rig.policies.aliases.update(champion=8)
+    for _ in range(40):
+        if rig.policies.aliases["champion"] == 8:
+            break
+        rig.observe(0.4 if kind == "candidate" else -0.4, kind=kind)
+    assert rig.policies.aliases["champion"] == 8
+    assert [move for move, _ in rig.made()] == ["clear"]  # the candidate was measured against another champion
+    assert rig.rollout.status().rollbacks == {}
+    assert {each.subject_version for each in rig.rollout.status().rounds} == {8}
+
+
+def test_a_candidate_nominated_between_a_verdict_and_its_move_stays_and_is_evaluated() -> None:
+    rig = make_rollout(max_pairs=10)
+    rig.propose()
+    rig.policies.just_before = lambda: rig.policies.aliases.update(candidate=8)
+    for number in range(10):
+        rig.observe(0.2 if number % 2 else -0.2)
+    assert rig.made() == []
+    assert rig.policies.aliases["candidate"] == 8
+    assert [each.subject_version for each in rig.rollout.status().rounds] == [8]
+
+
 def test_a_default_other_than_the_champion_is_left_alone() -> None:
     rig = make_rollout(policies=MemoryPolicies(default="baseline"))
     assert rig.rollout.enrol() is None

@@ -16,7 +16,7 @@ import structlog
 from respsd.clock import Clock
 from respsd.control.controller import Controller
 from respsd.control.router import CANDIDATE, CHAMPION, ControllerSource
-from respsd.errors import InvalidRequest, RespsdError
+from respsd.errors import InvalidRequest, Overtaken, RespsdError
 from respsd.rollout.budget import DAY_NS
 from respsd.rollout.contest import Contest, Kind
 from respsd.rollout.decisions import Decisions
@@ -182,8 +182,8 @@ class Rollout:
 
     def _hear(self, event: Event) -> None:
         round_ = self._rounds.get(event.contest.kind)
-        if round_ is None or round_.contest is not event.contest:
-            return  # of a round that is over
+        if round_ is None or round_.contest is not event.contest or not in_force(self._router, event.contest):
+            return  # of a round that is over, or about to be: another event, or somebody, has moved its versions
         match event:
             case Observed():
                 self._observe(round_, event)
@@ -229,6 +229,9 @@ class Rollout:
         """Make a decision's move and end its round, also where the move is refused; whether it was made."""
         try:
             said = move(round_)
+        except Overtaken as fault:
+            log.info("rollout_overtaken", verdict=verdict, contest=str(round_.contest), fault=str(fault))
+            return False  # `_follow_aliases` ends the round
         except RespsdError as fault:
             log.warning("rollout_move_refused", verdict=verdict, contest=str(round_.contest), fault=str(fault))
             self._end(round_, f"{verdict}-refused")
