@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import structlog
 from support.rollouts import (
@@ -14,6 +16,7 @@ from support.rollouts import (
     observed,
 )
 
+from policy_store import Flags
 from respsd.errors import StorageError
 from respsd.rollout.contest import Kind
 from respsd.rollout.trials import Tripped
@@ -155,6 +158,61 @@ def test_a_pinned_champion_keeps_candidates_waiting() -> None:
     rig = make_rollout(policies=MemoryPolicies(pinned=CHAMPION))
     rig.propose()
     assert "pinned" in (rig.rollout.status().waiting or "")
+
+
+def pin(rig: RolloutRig) -> None:
+    rig.policies.pinned = CHAMPION
+
+
+def freeze(rig: RolloutRig) -> None:
+    rig.policies.frozen = "odd traffic"
+
+
+@pytest.mark.parametrize("stop", [pin, freeze])
+@pytest.mark.parametrize("shadow_windows", [0, 5])
+def test_a_pin_or_a_freeze_ends_an_evaluation_under_way_without_a_verdict(
+    stop: Callable[[RolloutRig], None], shadow_windows: int
+) -> None:
+    rig = make_rollout(holdout_baseline=0.02, ramp=(0.1, 0.5), gate_pairs=100, shadow_windows=shadow_windows)
+    rig.propose()
+    assert rig.contest() in rig.rollout.trials.plan.all_contests
+    stop(rig)
+    rig.rollout.pump()
+    assert [each.kind for each in rig.rollout.trials.plan.all_contests] == ["baseline"]
+    assert rig.made() == []
+    assert rig.policies.aliases["candidate"] == CANDIDATE
+    rig.policies.pinned = rig.policies.frozen = None
+    rig.rollout.pump()
+    assert (rig.contest().subject.version, rig.rollout.status().rounds[-1].pairs) == (CANDIDATE, 0)
+
+
+@pytest.mark.parametrize("stop", [pin, freeze])
+def test_what_was_measured_before_a_pin_or_a_freeze_is_not_acted_on_after_it(
+    stop: Callable[[RolloutRig], None],
+) -> None:
+    rig = make_rollout()
+    rig.propose()
+    contest = rig.contest()
+    for _ in range(100):
+        rig.rollout.take(observed(contest, 0.4))
+    stop(rig)
+    rig.rollout.pump()
+    assert rig.made() == []
+    assert rig.policies.aliases["champion"] == CHAMPION
+
+
+def test_an_evaluation_goes_on_while_nobody_can_tell_whether_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.observe(0.0, times=3)
+
+    def locked() -> Flags:
+        raise StorageError("the registry is locked")
+
+    monkeypatch.setattr(rig.policies, "flags", locked)
+    rig.observe(0.0)
+    (round_,) = rig.rollout.status().rounds
+    assert round_.pairs == 4
 
 
 def test_a_newer_candidate_takes_the_place_of_the_one_under_test() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import structlog
 
+from policy_store import Flags
 from respsd.control.policy_change import Intent
 from respsd.control.router import BASELINE, CANDIDATE, CHAMPION
 from respsd.errors import RespsdError
@@ -92,16 +93,22 @@ class Decisions:
         """What forbids the evaluation of a candidate; None where nothing does."""
         version = contest.subject.version
         try:
-            flags = self._moves.flags()
-            if flags.freeze is not None:
-                return f"learning is frozen: {flags.freeze.reason or 'without a reason'}"
-            if flags.pin is not None:
-                return f"version {flags.pin.version} is pinned as the champion"
+            flagged = _flagged(self._moves.flags())
+            if flagged is not None:
+                return flagged
             if version is None or self._moves.rolled_back_by_hand(version):
                 return f"version {version} was rolled back by hand; promote it by hand to use it again"
         except RespsdError as fault:
             return str(fault)
         return None
+
+    def why_end(self) -> str | None:
+        """What ends an evaluation under way; None where nothing does, or where nobody can tell now."""
+        try:
+            return _flagged(self._moves.flags())
+        except RespsdError as fault:
+            log.warning("rollout_flags_unknown", fault=str(fault))
+            return None
 
     def freeze_after_too_many(self) -> None:
         """Stop learning where a day has seen too many automatic rollbacks."""
@@ -130,6 +137,15 @@ class Decisions:
         if guard is not None:
             figures["guard"] = guard
         return Intent(ACTOR, reason, figures, expected=round_.contest.aliases)
+
+
+def _flagged(flags: Flags) -> str | None:
+    """Which word of a person's, or of too many rollbacks, keeps candidates from being evaluated."""
+    if flags.freeze is not None:
+        return f"learning is frozen: {flags.freeze.reason or 'without a reason'}"
+    if flags.pin is not None:
+        return f"version {flags.pin.version} is pinned as the champion"
+    return None
 
 
 def _measured(round_: Round) -> str:

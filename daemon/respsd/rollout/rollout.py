@@ -151,7 +151,9 @@ class Rollout:
         """Take in what was heard, decide, and notice what others changed."""
         if self._maker is None:
             self._wake_up()
-        for event in self._heard(first):
+        heard = self._heard(first)
+        self._heed_flags()
+        for event in heard:
             self._hear(event)
         self._tell_of_dropped(self._dropped)
         self._hear_of_champion()
@@ -179,6 +181,14 @@ class Rollout:
                 break
             events.append(event)
         return events
+
+    def _heed_flags(self) -> None:
+        """A freeze or a pin ends an evaluation under way; its candidate waits, and is evaluated anew later."""
+        evaluation = self._rounds.get("candidate")
+        why = None if evaluation is None else self._decisions.why_end()
+        if evaluation is not None and why is not None:
+            log.info("rollout_evaluation_ended", contest=str(evaluation.contest), why=why)
+            self._end(evaluation, "stopped")
 
     def _hear(self, event: Event) -> None:
         round_ = self._rounds.get(event.contest.kind)
