@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -19,6 +20,7 @@ from support.rollouts import (
 from policy_store import Flags
 from respsd.errors import StorageError
 from respsd.rollout.contest import Kind
+from respsd.rollout.plan import NOTHING, Plan
 from respsd.rollout.trials import Tripped
 
 
@@ -234,6 +236,32 @@ def test_a_move_that_is_refused_is_not_tried_for_ever() -> None:
     rig.rollout.pump()
     assert rig.made() == []
     assert "could not be carried out" in (rig.rollout.status().waiting or "")
+
+
+def test_after_a_pump_that_failed_the_next_one_goes_on_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured is still known, and the thread lives."""
+    rig = make_rollout(holdout_baseline=0.02)
+    rig.propose()
+    rig.observe(0.0, times=2)
+    before = rig.rollout.trials.plan.contests
+    faults, flags = [RuntimeError("nobody foresaw this")], rig.policies.flags
+
+    def fail_once() -> Flags:
+        if faults:
+            raise faults.pop()
+        return flags()
+
+    monkeypatch.setattr(rig.policies, "flags", fail_once)
+    plans: list[Plan] = []
+    monkeypatch.setattr(rig.rollout.trials, "follow", plans.append)
+    rig.rollout.start()
+    deadline = time.monotonic() + 10
+    while len(plans) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    rig.rollout.close()
+    assert plans[0] is NOTHING
+    assert plans[1].contests == before
+    assert {each.kind: each.pairs for each in rig.rollout.status().rounds} == {"baseline": 0, "candidate": 2}
 
 
 def test_switched_off_it_evaluates_nothing() -> None:

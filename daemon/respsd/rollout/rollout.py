@@ -92,6 +92,7 @@ class Rollout:
             clock=clock,
             limits=limits,
         )
+        self._plan_lost = False
         self._barred: set[int | None] = set()
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
 
@@ -143,9 +144,10 @@ class Rollout:
         try:
             self.pump(first)
         except Exception:
-            # A rollout that fails stops comparing; the champion serves on.
+            # A rollout that fails stops comparing until the next pump succeeds; the champion serves on.
             log.exception("rollout_failed")
             self.trials.follow(NOTHING)
+            self._plan_lost = True
 
     def pump(self, first: Event | None = None) -> None:
         """Take in what was heard, decide, and notice what others changed."""
@@ -159,6 +161,9 @@ class Rollout:
         self._hear_of_champion()
         self._follow_aliases()
         self._publish()
+        if self._plan_lost:  # by a pump that failed
+            self._plan_again()
+            self._plan_lost = False
 
     def _tell_of_dropped(self, dropped: int) -> None:
         if dropped > self._dropped_told:
