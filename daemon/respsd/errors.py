@@ -63,6 +63,10 @@ class ChangeRefused(RespsdError):
     """A change of the policies is refused in their present state; another order of commands may be accepted."""
 
 
+class Overtaken(ChangeRefused):
+    """An alias no longer serves the version that a change was decided for; nothing is said of the one there now."""
+
+
 class ArchiveInvalid(RespsdError):
     """A file given as an exported policy version is not one, or not a sound one."""
 

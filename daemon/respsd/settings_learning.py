@@ -65,7 +65,7 @@ class RolloutSettings(Section):
     rollbacks_per_day: int = Field(default=3, ge=1)
     """Automatic rollbacks within a day that freeze learning."""
     step_time_factor: float = Field(default=3.0, gt=1)
-    """A candidate whose steps take more than this times the control's is stopped at once,"""
+    """A candidate whose steps take more than this times the control's, at a like batch size, is stopped at once,"""
     step_time_steps: int = Field(default=8, ge=1)
     """once so many steps in a row did."""
     policy_milliseconds: float = Field(default=5.0, gt=0)

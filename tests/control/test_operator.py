@@ -17,7 +17,7 @@ from respsd.control.observation import ObservationSchema
 from respsd.control.operator import PolicyOperator
 from respsd.control.router import PolicyRouter
 from respsd.engine.request import Speculation
-from respsd.errors import ChangeRefused, PolicyRefused, UnknownPolicy
+from respsd.errors import ChangeRefused, Overtaken, PolicyRefused, UnknownPolicy
 
 BASELINE = Action(16, 4, 4)
 
@@ -62,6 +62,33 @@ def test_a_champion_that_did_not_load_at_the_start_serves_once_it_does(
     file.write_bytes(data)
     assert not restarted.promote(good[0], ANN).changed
     assert serves(router, schema) == (good[0], "champion")
+
+
+@pytest.mark.parametrize("expected", [{"champion": 2}, {"champion": 1, "candidate": 9}, {"last-good": 1}])
+def test_a_change_decided_for_versions_that_no_longer_serve_is_refused(
+    operator: PolicyOperator,
+    store: PolicyStore,
+    router: PolicyRouter,
+    good: list[int],
+    expected: dict[str, int | None],
+) -> None:
+    operator.set_candidate(good[0], ROLLOUT)
+    before, serving = store.audit(), dict(router.serving())
+    stale = replace(ROLLOUT, expected=expected)
+    for change in (
+        lambda: operator.promote(good[1], stale),
+        lambda: operator.rollback(stale),
+        lambda: operator.withdraw(stale),
+        lambda: operator.quarantine(good[1], stale),
+    ):
+        with pytest.raises(Overtaken):
+            change()
+    assert (store.audit(), dict(router.serving())) == (before, serving)
+
+
+def test_a_change_decided_for_versions_that_serve_is_made(operator: PolicyOperator, good: list[int]) -> None:
+    operator.set_candidate(good[0], ROLLOUT)
+    assert operator.promote(good[0], replace(ROLLOUT, expected={"champion": 1, "candidate": good[0]})).changed
 
 
 def test_promoting_the_candidate_ends_its_candidacy(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 import structlog
 from support.rollouts import (
@@ -14,8 +17,10 @@ from support.rollouts import (
     observed,
 )
 
+from policy_store import Flags
 from respsd.errors import StorageError
 from respsd.rollout.contest import Kind
+from respsd.rollout.plan import NOTHING, Plan
 from respsd.rollout.trials import Tripped
 
 
@@ -157,6 +162,61 @@ def test_a_pinned_champion_keeps_candidates_waiting() -> None:
     assert "pinned" in (rig.rollout.status().waiting or "")
 
 
+def pin(rig: RolloutRig) -> None:
+    rig.policies.pinned = CHAMPION
+
+
+def freeze(rig: RolloutRig) -> None:
+    rig.policies.frozen = "odd traffic"
+
+
+@pytest.mark.parametrize("stop", [pin, freeze])
+@pytest.mark.parametrize("shadow_windows", [0, 5])
+def test_a_pin_or_a_freeze_ends_an_evaluation_under_way_without_a_verdict(
+    stop: Callable[[RolloutRig], None], shadow_windows: int
+) -> None:
+    rig = make_rollout(holdout_baseline=0.02, ramp=(0.1, 0.5), gate_pairs=100, shadow_windows=shadow_windows)
+    rig.propose()
+    assert rig.contest() in rig.rollout.trials.plan.all_contests
+    stop(rig)
+    rig.rollout.pump()
+    assert [each.kind for each in rig.rollout.trials.plan.all_contests] == ["baseline"]
+    assert rig.made() == []
+    assert rig.policies.aliases["candidate"] == CANDIDATE
+    rig.policies.pinned = rig.policies.frozen = None
+    rig.rollout.pump()
+    assert (rig.contest().subject.version, rig.rollout.status().rounds[-1].pairs) == (CANDIDATE, 0)
+
+
+@pytest.mark.parametrize("stop", [pin, freeze])
+def test_what_was_measured_before_a_pin_or_a_freeze_is_not_acted_on_after_it(
+    stop: Callable[[RolloutRig], None],
+) -> None:
+    rig = make_rollout()
+    rig.propose()
+    contest = rig.contest()
+    for _ in range(100):
+        rig.rollout.take(observed(contest, 0.4))
+    stop(rig)
+    rig.rollout.pump()
+    assert rig.made() == []
+    assert rig.policies.aliases["champion"] == CHAMPION
+
+
+def test_an_evaluation_goes_on_while_nobody_can_tell_whether_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = make_rollout()
+    rig.propose()
+    rig.observe(0.0, times=3)
+
+    def locked() -> Flags:
+        raise StorageError("the registry is locked")
+
+    monkeypatch.setattr(rig.policies, "flags", locked)
+    rig.observe(0.0)
+    (round_,) = rig.rollout.status().rounds
+    assert round_.pairs == 4
+
+
 def test_a_newer_candidate_takes_the_place_of_the_one_under_test() -> None:
     rig = make_rollout()
     rig.propose()
@@ -176,6 +236,32 @@ def test_a_move_that_is_refused_is_not_tried_for_ever() -> None:
     rig.rollout.pump()
     assert rig.made() == []
     assert "could not be carried out" in (rig.rollout.status().waiting or "")
+
+
+def test_after_a_pump_that_failed_the_next_one_goes_on_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured is still known, and the thread lives."""
+    rig = make_rollout(holdout_baseline=0.02)
+    rig.propose()
+    rig.observe(0.0, times=2)
+    before = rig.rollout.trials.plan.contests
+    faults, flags = [RuntimeError("nobody foresaw this")], rig.policies.flags
+
+    def fail_once() -> Flags:
+        if faults:
+            raise faults.pop()
+        return flags()
+
+    monkeypatch.setattr(rig.policies, "flags", fail_once)
+    plans: list[Plan] = []
+    monkeypatch.setattr(rig.rollout.trials, "follow", plans.append)
+    rig.rollout.start()
+    deadline = time.monotonic() + 10
+    while len(plans) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    rig.rollout.close()
+    assert plans[0] is NOTHING
+    assert plans[1].contests == before
+    assert {each.kind: each.pairs for each in rig.rollout.status().rounds} == {"baseline": 0, "candidate": 2}
 
 
 def test_switched_off_it_evaluates_nothing() -> None:
@@ -240,6 +326,55 @@ def test_a_champion_whose_policy_fails_is_dropped_once() -> None:
     rig.rollout.pump()
     assert rig.made() == [("rollback", None)]
     assert rig.rollout.status().rollbacks == {"exception": 1}
+
+
+def test_a_fault_of_the_champion_moves_it_once_however_many_holdouts_it_is_in() -> None:
+    """Each of them reports it; the version that takes the champion's place has nothing to do with it."""
+    rig = make_rollout(**HOLDOUTS)
+    for _ in range(3):
+        rig.rollout.on_fault(CHAMPION, ValueError("its output is not finite"))
+    rig.rollout.pump()
+    assert rig.made() == [("rollback", LAST_GOOD)]
+    assert rig.policies.aliases["champion"] == LAST_GOOD
+    assert rig.rollout.status().rollbacks == {"exception": 1}
+    assert {each.subject_version for each in rig.rollout.status().rounds} == {LAST_GOOD}
+
+
+def test_what_is_heard_of_a_champion_after_somebody_replaced_it_moves_nobody() -> None:
+    rig = make_rollout(**HOLDOUTS)
+    contests = rig.rollout.trials.plan.all_contests
+    for contest in contests:
+        rig.rollout.take(Tripped(contest, "step-time", "8 steps in a row"))
+    rig.policies.aliases["champion"] = 8
+    rig.rollout.pump()
+    assert rig.made() == []
+    assert rig.policies.aliases["champion"] == 8
+
+
+@pytest.mark.parametrize("kind", ["candidate", "last-good", "baseline", "off"])
+def test_a_champion_promoted_between_a_verdict_and_its_move_stays(kind: Kind) -> None:
+    rig = make_rollout(**HOLDOUTS)
+    rig.propose()
+    rig.policies.just_before = lambda: rig.policies.aliases.update(champion=8)
+    for _ in range(40):
+        if rig.policies.aliases["champion"] == 8:
+            break
+        rig.observe(0.4 if kind == "candidate" else -0.4, kind=kind)
+    assert rig.policies.aliases["champion"] == 8
+    assert [move for move, _ in rig.made()] == ["clear"]  # the candidate was measured against another champion
+    assert rig.rollout.status().rollbacks == {}
+    assert {each.subject_version for each in rig.rollout.status().rounds} == {8}
+
+
+def test_a_candidate_nominated_between_a_verdict_and_its_move_stays_and_is_evaluated() -> None:
+    rig = make_rollout(max_pairs=10)
+    rig.propose()
+    rig.policies.just_before = lambda: rig.policies.aliases.update(candidate=8)
+    for number in range(10):
+        rig.observe(0.2 if number % 2 else -0.2)
+    assert rig.made() == []
+    assert rig.policies.aliases["candidate"] == 8
+    assert [each.subject_version for each in rig.rollout.status().rounds] == [8]
 
 
 def test_a_default_other_than_the_champion_is_left_alone() -> None:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain, cycle, islice, repeat
 from random import Random
 
 import numpy as np
+import pytest
 from support.rollouts import ACTION, StillClock
 
 from respsd.control.action import Action
@@ -10,7 +13,7 @@ from respsd.control.controller import Decision, Vector
 from respsd.control.static import StaticController
 from respsd.engine.window import StepMeasure
 from respsd.rollout.contest import Arm, Contest
-from respsd.rollout.guards import GuardLimits
+from respsd.rollout.guards import GuardLimits, StepTimeGuard
 from respsd.rollout.plan import NOTHING, Plan
 from respsd.rollout.trials import Event, Shadowed, Trials, Tripped
 
@@ -34,7 +37,7 @@ class Slow:
 class Bench:
     """Trials whose engine is a loop in a test."""
 
-    def __init__(self, *, choosing: float = 0.0) -> None:
+    def __init__(self, *, choosing: float = 0.0, seed: int = 1) -> None:
         self.events: list[Event] = []
         self.in_force = True
         clock = StillClock()
@@ -46,7 +49,7 @@ class Bench:
             lambda contest: self.in_force,
             STEPS,
             self.events.append,
-            rng=Random(1),
+            rng=Random(seed),
             clock=clock,
             limits=GuardLimits(step_time_steps=3),
         )
@@ -68,10 +71,32 @@ class Bench:
             for each in decisions
         ]
 
-    def step(self, ns: int) -> None:
+    def step(self, ns: int, batch_size: int = 1) -> None:
         """An engine step that took so long."""
-        self.trials.after_step("champion", StepMeasure(ACTION, 7, 1, 2, 0, ns, 0, 1))
+        self.trials.after_step("champion", StepMeasure(ACTION, 7, 1, 2, 0, ns, 0, batch_size))
         self.trials.before_batch()
+
+    def run(self, batch_sizes: Iterable[int], slowness: float = 1.0) -> int | None:
+        """A window per batch size, steps longer the more sequences share them, the candidate's by `slowness` more.
+
+        The number of the candidate's steps when a guard tripped; None where none did.
+        """
+        steps = 0
+        for batch_size in batch_sizes:
+            self.trials.before_batch()
+            decision = self.source.current().choose(SEEN, 0.5)
+            assert decision.block is not None
+            is_subject = decision.policy_version == 2
+            while not decision.block.over:
+                steps += is_subject
+                self.step(round(1_000 * batch_size * (slowness if is_subject else 1.0)), batch_size)
+                if self.tripped():
+                    return steps
+        return None
+
+    def tripped(self) -> list[str]:
+        """The guards that did."""
+        return [each.guard for each in self.events if isinstance(each, Tripped)]
 
 
 def test_without_a_plan_the_default_serves() -> None:
@@ -158,6 +183,50 @@ def test_steps_three_times_the_controls_stop_a_candidate_within_the_step() -> No
     assert [each.guard for each in tripped] == ["step-time"]  # type: ignore[union-attr]
     assert decision.policy_version == 2
     assert bench.windows(4) == ["."] * 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_more_sequences_make_every_step_longer_and_that_is_no_fault_of_the_candidates(seed: int) -> None:
+    """A crowd arrives after a quiet spell, goes, and comes again: the order of the blocks must not matter."""
+    bench = Bench(seed=seed)
+    bench.trials.follow(Plan(((bench.contest, 0.5),)))
+    crowds = chain(repeat(1, 41), repeat(8, 40), repeat(1, 3), islice(cycle((8, 1, 3, 16)), 80))
+    assert bench.run(crowds) is None
+    assert not bench.tripped()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 8, 16])
+def test_a_slow_candidate_is_stopped_by_its_third_slow_step_whatever_the_batch_size(batch_size: int) -> None:
+    bench = Bench()
+    bench.trials.follow(Plan(((bench.contest, 0.5),)))
+    assert bench.run([batch_size] * 20) is None
+    assert bench.run([batch_size] * 8, slowness=4.0) == 3
+    assert bench.tripped() == ["step-time"]
+
+
+def test_a_slow_candidate_is_stopped_while_the_batch_size_goes_up_and_down() -> None:
+    bench = Bench()
+    bench.trials.follow(Plan(((bench.contest, 0.5),)))
+    assert bench.run(islice(cycle((1, 8)), 60)) is None
+    steps = bench.run(islice(cycle((1, 8, 8)), 24), slowness=4.0)
+    assert steps is not None
+    assert steps <= 2 * 3  # a row for each of the two buckets
+
+
+def test_slow_steps_of_different_batch_sizes_are_not_one_row() -> None:
+    guard = StepTimeGuard(GuardLimits(step_time_steps=3))
+    for batch_size in (1, 2, 4, 8):
+        for _ in range(8):
+            guard.control_step(1_000 * batch_size, batch_size)
+    assert [guard.subject_step(90_000, batch_size) for batch_size in (1, 2, 4, 8, 1, 2, 4, 8)] == [None] * 8
+    assert "3 steps in a row took over 3 times the control's" in (guard.subject_step(90_000, 8) or "")
+
+
+def test_a_batch_size_that_the_control_has_not_run_is_not_judged() -> None:
+    guard = StepTimeGuard(GuardLimits(step_time_steps=3))
+    for _ in range(64):
+        guard.control_step(1_000, 1)
+    assert [guard.subject_step(132_000, 8) for _ in range(20)] == [None] * 20
 
 
 def test_one_slow_step_is_the_machines_fault() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
@@ -12,7 +12,7 @@ from respsd.control.action import OFF, Action
 from respsd.control.controller import Controller
 from respsd.control.policy_change import Intent, PolicyChange
 from respsd.control.static import StaticController
-from respsd.errors import ChangeRefused, RespsdError
+from respsd.errors import ChangeRefused, Overtaken, RespsdError
 from respsd.rollout.contest import Contest, Kind
 from respsd.rollout.evidence import Evidence, NoEvidence
 from respsd.rollout.pairing import Measured, Observation
@@ -55,6 +55,8 @@ class MemoryPolicies:
     by_hand: set[int] = field(default_factory=set)
     automatic: int = 0
     refuse: RespsdError | None = None
+    just_before: Callable[[], None] = lambda: None
+    """Called between the decision for a move and the move: for what others do at that moment."""
 
     def serving(self) -> Mapping[str, int | None]:
         return dict(self.aliases)
@@ -108,8 +110,11 @@ class MemoryPolicies:
         return self.automatic
 
     def _note(self, move: str, version: int | str | None, intent: Intent) -> None:
+        self.just_before()
         if self.refuse is not None:
             raise self.refuse
+        if not intent.expected.items() <= self.aliases.items():
+            raise Overtaken("another version is there")
         if self.pinned is not None and move in ("promote", "rollback"):
             raise ChangeRefused("pinned")
         self.moves.append((move, version, intent))

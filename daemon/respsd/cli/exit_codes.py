@@ -30,6 +30,7 @@ OF_ERROR: Mapping[type[errors.RespsdError], ExitCode] = {
     errors.UnknownModel: ExitCode.NOT_FOUND,
     errors.PolicyRefused: ExitCode.PRECONDITION,
     errors.ChangeRefused: ExitCode.PRECONDITION,
+    errors.Overtaken: ExitCode.PRECONDITION,
     errors.ArchiveInvalid: ExitCode.USAGE,
     errors.TryLater: ExitCode.FAILED,
     errors.Overloaded: ExitCode.FAILED,

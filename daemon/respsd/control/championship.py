@@ -15,7 +15,7 @@ from respsd.control.action import Action
 from respsd.control.controller import Controller
 from respsd.control.router import BASELINE, CANDIDATE, CHAMPION, LAST_GOOD
 from respsd.control.static import StaticController
-from respsd.errors import ChangeRefused, PolicyRefused, UnknownPolicy
+from respsd.errors import ChangeRefused, Overtaken, PolicyRefused, UnknownPolicy
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +36,16 @@ class Championship:
         """What the router has to serve once the change is through, by alias."""
         self._load = load
         self._serving = serving
+
+    def expect(self, versions: Mapping[str, int | None]) -> None:
+        """Refuse a change that was decided for versions of which another has taken the place.
+
+        What counts is what serves: a champion that did not load at the start is not what anybody measured.
+        """
+        for alias, version in versions.items():
+            now = self._serving.get(alias)
+            if now != version:
+                raise Overtaken(f"the change was decided for version {version} as {alias}, which is version {now} now")
 
     def promote(self, name: int | str) -> None:
         """Make a version champion, and the champion before it last-good."""

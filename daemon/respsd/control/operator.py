@@ -76,8 +76,8 @@ class Router(Protocol):
 class PolicyOperator:
     """Changes the policies of a running daemon. Every method may be called from any thread.
 
-    Each raises UnknownPolicy, PolicyRefused (the version cannot serve), ChangeRefused (pinned, frozen, in use) or
-    StorageError, and then nothing has changed.
+    Each raises UnknownPolicy, PolicyRefused (the version cannot serve), ChangeRefused (pinned, frozen, in use),
+    Overtaken (the intent expected others to serve) or StorageError, and then nothing has changed.
     """
 
     def __init__(self, store: PolicyStore, loader: Loader, router: Router, clock: Clock) -> None:
@@ -217,6 +217,7 @@ class PolicyOperator:
             try:
                 with self._store.changing(actor=intent.actor, reason=intent.reason, figures=intent.evidence) as change:
                     policies = Championship(change, self._loader.controller, self._router.serving())
+                    policies.expect(intent.expected)
                     edit(policies)
                     # nobody else writes meanwhile, so the newest entries are this change's
                     entries = tuple(change.history(HistoryQuery(limit=len(change.entries))))

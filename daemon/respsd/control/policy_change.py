@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from policy_store import AuditEntry
@@ -31,6 +31,8 @@ class Intent:
     """Figures that the change rests on; JSON types."""
     dry_run: bool = False
     """Check everything and say what would change, and change nothing."""
+    expected: Mapping[str, int | None] = field(default_factory=dict)
+    """The versions that aliases must serve still, because the change was decided for these; otherwise Overtaken."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,11 @@ class Contest:
     control: Arm
     """The champion; in a holdout last-good, the baseline or plain decoding."""
 
+    @property
+    def aliases(self) -> dict[str, int | None]:
+        """The version that each alias must serve for what it says to count; plain decoding has no alias."""
+        return {arm.name: arm.version for arm in (self.subject, self.control) if arm.name != OFF_ARM}
+
     def __str__(self) -> str:
         return f"{self.subject.name} {_version(self.subject)} against {self.control.name} {_version(self.control)}"
 

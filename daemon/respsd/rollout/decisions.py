@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
+from policy_store import Flags
 from respsd.control.policy_change import Intent
-from respsd.control.router import BASELINE
+from respsd.control.router import BASELINE, CANDIDATE, CHAMPION
 from respsd.errors import RespsdError
 from respsd.rollout.budget import DAY_NS
 from respsd.rollout.contest import Contest
@@ -23,7 +25,10 @@ log = structlog.get_logger(__name__)
 
 
 class Decisions:
-    """Carries verdicts out. Methods raise what `PolicyMoves` raises, and say in a sentence what they did."""
+    """Carries verdicts out. Methods raise what `PolicyMoves` raises, and say in a sentence what they did.
+
+    Each move names the versions that it was decided for, so that it does not befall those that came after them.
+    """
 
     def __init__(self, moves: PolicyMoves, settings: RolloutSettings, off_version: Callable[[], int]) -> None:
         self._moves = moves
@@ -68,7 +73,7 @@ class Decisions:
         """A champion whose policy fails makes room for last-good."""
         figures = {"decision": "rollback", "kind": "champion", "subject": version, "guard": guard, "detail": detail}
         reason = f"version {version} was stopped by a guard ({guard}): {detail}"
-        self._moves.rollback(Intent(ACTOR, reason, figures))
+        self._moves.rollback(Intent(ACTOR, reason, figures, expected={CHAMPION: version}))
         log.warning("rollout_champion_dropped", version=version, guard=guard, detail=detail)
 
     def stand_down(self, round_: Round, candidate: int | None) -> None:
@@ -79,7 +84,8 @@ class Decisions:
             return
         reason = f"the champion was changed while version {subject} was compared with it, which ends the comparison"
         try:
-            self._moves.withdraw(self._intent(round_, "superseded", reason))
+            intent = self._intent(round_, "superseded", reason)
+            self._moves.withdraw(replace(intent, expected={CANDIDATE: subject}))
         except RespsdError as fault:
             log.warning("rollout_move_refused", verdict="superseded", fault=str(fault))
 
@@ -87,16 +93,22 @@ class Decisions:
         """What forbids the evaluation of a candidate; None where nothing does."""
         version = contest.subject.version
         try:
-            flags = self._moves.flags()
-            if flags.freeze is not None:
-                return f"learning is frozen: {flags.freeze.reason or 'without a reason'}"
-            if flags.pin is not None:
-                return f"version {flags.pin.version} is pinned as the champion"
+            flagged = _flagged(self._moves.flags())
+            if flagged is not None:
+                return flagged
             if version is None or self._moves.rolled_back_by_hand(version):
                 return f"version {version} was rolled back by hand; promote it by hand to use it again"
         except RespsdError as fault:
             return str(fault)
         return None
+
+    def why_end(self) -> str | None:
+        """What ends an evaluation under way; None where nothing does, or where nobody can tell now."""
+        try:
+            return _flagged(self._moves.flags())
+        except RespsdError as fault:
+            log.warning("rollout_flags_unknown", fault=str(fault))
+            return None
 
     def freeze_after_too_many(self) -> None:
         """Stop learning where a day has seen too many automatic rollbacks."""
@@ -115,7 +127,8 @@ class Decisions:
         """Speculation does not pay: plain decoding becomes the champion, and the former one may come back."""
         reason = f"{intent.reason} than plain decoding: speculation is off"
         version = self._off_version()
-        self._moves.promote(version, Intent(ACTOR, reason, {**(intent.evidence or {}), "decision": "speculation-off"}))
+        evidence = {**(intent.evidence or {}), "decision": "speculation-off"}
+        self._moves.promote(version, replace(intent, reason=reason, evidence=evidence))
         log.warning("speculation_off", reason=reason)
         return reason
 
@@ -123,7 +136,16 @@ class Decisions:
         figures = {"decision": decision, **round_.figures()}
         if guard is not None:
             figures["guard"] = guard
-        return Intent(ACTOR, reason, figures)
+        return Intent(ACTOR, reason, figures, expected=round_.contest.aliases)
+
+
+def _flagged(flags: Flags) -> str | None:
+    """Which word of a person's, or of too many rollbacks, keeps candidates from being evaluated."""
+    if flags.freeze is not None:
+        return f"learning is frozen: {flags.freeze.reason or 'without a reason'}"
+    if flags.pin is not None:
+        return f"version {flags.pin.version} is pinned as the champion"
+    return None
 
 
 def _measured(round_: Round) -> str:

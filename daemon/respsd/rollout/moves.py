@@ -13,7 +13,8 @@ from respsd.control.policy_change import Intent, PolicyChange
 class PolicyMoves(Protocol):
     """Moves aliases, each move one transaction with an entry in the audit log.
 
-    Every method raises UnknownPolicy, PolicyRefused, ChangeRefused or StorageError, and then nothing has changed.
+    Every method raises UnknownPolicy, PolicyRefused, ChangeRefused, StorageError or, where an alias no longer serves
+    what the intent expects, Overtaken; and then nothing has changed.
     """
 
     def promote(self, version: int | str, intent: Intent) -> PolicyChange:

@@ -16,7 +16,7 @@ import structlog
 from respsd.clock import Clock
 from respsd.control.controller import Controller
 from respsd.control.router import CANDIDATE, CHAMPION, ControllerSource
-from respsd.errors import InvalidRequest, RespsdError
+from respsd.errors import InvalidRequest, Overtaken, RespsdError
 from respsd.rollout.budget import DAY_NS
 from respsd.rollout.contest import Contest, Kind
 from respsd.rollout.decisions import Decisions
@@ -92,6 +92,7 @@ class Rollout:
             clock=clock,
             limits=limits,
         )
+        self._plan_lost = False
         self._barred: set[int | None] = set()
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
 
@@ -143,20 +144,26 @@ class Rollout:
         try:
             self.pump(first)
         except Exception:
-            # A rollout that fails stops comparing; the champion serves on.
+            # A rollout that fails stops comparing until the next pump succeeds; the champion serves on.
             log.exception("rollout_failed")
             self.trials.follow(NOTHING)
+            self._plan_lost = True
 
     def pump(self, first: Event | None = None) -> None:
         """Take in what was heard, decide, and notice what others changed."""
         if self._maker is None:
             self._wake_up()
-        for event in self._heard(first):
+        heard = self._heard(first)
+        self._heed_flags()
+        for event in heard:
             self._hear(event)
         self._tell_of_dropped(self._dropped)
         self._hear_of_champion()
         self._follow_aliases()
         self._publish()
+        if self._plan_lost:  # by a pump that failed
+            self._plan_again()
+            self._plan_lost = False
 
     def _tell_of_dropped(self, dropped: int) -> None:
         if dropped > self._dropped_told:
@@ -180,10 +187,18 @@ class Rollout:
             events.append(event)
         return events
 
+    def _heed_flags(self) -> None:
+        """A freeze or a pin ends an evaluation under way; its candidate waits, and is evaluated anew later."""
+        evaluation = self._rounds.get("candidate")
+        why = None if evaluation is None else self._decisions.why_end()
+        if evaluation is not None and why is not None:
+            log.info("rollout_evaluation_ended", contest=str(evaluation.contest), why=why)
+            self._end(evaluation, "stopped")
+
     def _hear(self, event: Event) -> None:
         round_ = self._rounds.get(event.contest.kind)
-        if round_ is None or round_.contest is not event.contest:
-            return  # of a round that is over
+        if round_ is None or round_.contest is not event.contest or not in_force(self._router, event.contest):
+            return  # of a round that is over, or about to be: another event, or somebody, has moved its versions
         match event:
             case Observed():
                 self._observe(round_, event)
@@ -229,6 +244,9 @@ class Rollout:
         """Make a decision's move and end its round, also where the move is refused; whether it was made."""
         try:
             said = move(round_)
+        except Overtaken as fault:
+            log.info("rollout_overtaken", verdict=verdict, contest=str(round_.contest), fault=str(fault))
+            return False  # `_follow_aliases` ends the round
         except RespsdError as fault:
             log.warning("rollout_move_refused", verdict=verdict, contest=str(round_.contest), fault=str(fault))
             self._end(round_, f"{verdict}-refused")

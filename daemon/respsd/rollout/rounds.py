@@ -46,9 +46,7 @@ def is_off(controller: Controller) -> bool:
 
 def in_force(router: ServingAliases, contest: Contest) -> bool:
     """Whether the aliases still name the versions that a contest compares."""
-    serving = router.serving()
-    arms = (contest.subject, contest.control)
-    return all(arm.name == OFF_ARM or (arm.name, arm.version) in serving.items() for arm in arms)
+    return contest.aliases.items() <= router.serving().items()
 
 
 def judge_settings(settings: RolloutSettings, kind: Kind) -> JudgeSettings:

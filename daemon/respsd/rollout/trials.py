@@ -127,8 +127,8 @@ class Trials(EngineHooks):
         self._guarded_step = self._phases.steps_begun
         guard = self._step_guards.setdefault(quad.contest, StepTimeGuard(self._limits))
         if not self._phases.subject_runs:
-            guard.control_step(step.decode_ns)
-        elif (detail := guard.subject_step(step.decode_ns)) is not None:
+            guard.control_step(step.decode_ns, step.batch_size)
+        elif (detail := guard.subject_step(step.decode_ns, step.batch_size)) is not None:
             self._trip(quad.contest, "step-time", detail)
 
     def after_window(self, window: TransitionRecord) -> None:

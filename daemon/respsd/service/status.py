@@ -16,6 +16,7 @@ CODES: Mapping[type[errors.RespsdError], grpc.StatusCode] = {
     errors.UnknownModel: grpc.StatusCode.NOT_FOUND,
     errors.PolicyRefused: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ChangeRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Overtaken: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ArchiveInvalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.TryLater: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
