@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from policy_store import ManifestDraft, PolicyStore, StoreUnavailable
 from respsd.control.action import EAGLE3, OFF, Action, ActionTable
@@ -179,7 +181,64 @@ def test_a_champion_for_other_observations_is_skipped(
     router = start(schema=other)
     assert decide(router, other).policy_version == 1
     with pytest.raises(PolicyRefused, match="observations"):
-        router.resolve(Speculation(policy="learner"))
+        router.resolve(Speculation(policy="3"))
+
+
+def test_a_learner_for_other_observations_gives_way_to_a_new_one_and_goes_on_when_they_come_back(
+    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema
+) -> None:
+    """The daemon serves another target for a while."""
+    start()
+    trained = publish(0.0, 0.0, 0.0, 9.0)
+    promote(store, trained, "learner")
+    other = replace(schema, projection=7)
+    with capture_logs() as logs:
+        decision = decide(start(schema=other), other, "learner")
+    fresh = store.aliases()["learner"]
+    assert (decision.arm, decision.policy_version) == ("learner", fresh)
+    assert fresh > trained
+    said = next(line for line in logs if line["event"] == "learner_replaced")
+    assert (said["version"], said["instead"]) == (trained, fresh)
+    assert "observations" in store.audit()[-1].reason
+    assert decide(start(), schema, "learner").policy_version == trained
+    assert decide(start(schema=other), other, "learner").policy_version == fresh
+    assert store.list()[-1].version == fresh
+
+
+def test_a_learner_whose_table_is_too_large_gives_way_to_a_new_one(
+    start: Start, store: PolicyStore, schema: ObservationSchema
+) -> None:
+    start(log_speeds=[0.0, 0.5, 0.2, -1.0])
+    small = ActionTable((OFF, Action(8, 3, 3)))
+    decision = decide(start(OFF, table=small, log_speeds=[0.0, 0.5]), schema, "learner", 0.99)
+    assert decision.action == Action(8, 3, 3)
+    assert decision.policy_version == store.aliases()["learner"] > 2
+
+
+def test_learning_goes_on_from_the_newest_former_learner_that_is_not_damaged(
+    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema
+) -> None:
+    start()
+    older, newer, newest = (publish(0.0, 0.0, 0.0, best) for best in (1.0, 2.0, 3.0))
+    for version in (older, newer, newest):
+        promote(store, version, "learner")
+    publish(9.0, 0.0, 0.0, 0.0)  # newest of all, and never the learner
+    damage(store, newest)
+    shutil.rmtree(store.path / "versions" / str(newer))
+    assert decide(start(), schema, "learner").policy_version == older
+    assert store.aliases()["learner"] == older
+
+
+def test_a_former_learner_without_the_estimates_that_there_are_now_is_not_gone_on_from(
+    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema
+) -> None:
+    start()
+    trained = publish(0.0, 0.0, 0.0, 1.0)
+    promote(store, trained, "learner")
+    damage(store, trained)
+    learner = decide(start(log_speeds=[0.0, 0.5, 0.2, -1.0]), schema, "learner").policy_version
+    assert learner is not None
+    assert learner > trained
 
 
 def test_the_baseline_serves_although_its_folder_is_gone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -15,6 +16,9 @@ from support.recorders import LONG, QUICK, until
 
 from policy_store import PolicyStore
 from respsd.clock import SystemClock
+from respsd.control.action import OFF
+from respsd.control.manifests import static_manifest
+from respsd.control.router import LEARNER
 from respsd.errors import ChangeRefused, LearningPaused, UpdateFailed
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder
@@ -88,6 +92,10 @@ def make(
     yield build
     for schedule in made:
         assert schedule.stop(LONG)
+
+
+def ruin_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_bytes(b"{}")
 
 
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -201,3 +209,16 @@ def test_upkeep_works_on_the_state_folder(make: MakeSchedule, tmp_path: Path, re
     assert schedule.run_now(RETENTION).result(LONG).verdict == "done"
     assert sample(registry, "respsd_db_bytes") > 0
     assert schedule.run_now(CHECK).result(LONG).verdict == "done"
+
+
+@pytest.mark.parametrize("harm", [shutil.rmtree, ruin_manifest], ids=["missing", "damaged"])
+def test_retention_goes_on_with_a_learner_that_cannot_be_read(
+    make: MakeSchedule, store: PolicyStore, harm: Callable[[Path], None]
+) -> None:
+    draft = static_manifest(OFF, code_version="0", note="stands in for a learner")
+    version = store.create(draft, actor="test")
+    store.set_alias(LEARNER, version, actor="test", reason="test")
+    harm(store.path / "versions" / str(version))
+    schedule = make()
+    until(lambda: schedule.status().learning_paused is None)  # the log is open
+    assert schedule.run_now(RETENTION).result(LONG).verdict == "done"
