@@ -219,7 +219,7 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS)
     metrics.watch_policies(router.serving, catalog.states)
     speeds = calibrated_speeds(calibration, plan.at, settings.engine.max_running)
-    schedule = _schedule(settings, store, sink, metrics, operator, speeds)
+    schedule = _schedule(settings, store, sink, metrics, operator, rollout, speeds)
     schedule.start()
     stack.callback(schedule.stop, _CLOSE_SECONDS)
     return Daemon(
@@ -349,6 +349,7 @@ def _schedule(
     sink: ExperienceSink,
     metrics: Metrics,
     operator: PolicyOperator | None,
+    rollout: Rollout | None,
     speeds: Sequence[SpeedPoint],
 ) -> DaemonSchedule:
     """The daemon's jobs; without a store there is nothing to train."""
@@ -357,7 +358,8 @@ def _schedule(
     trainer = None
     if store is not None and operator is not None:
         observe = TrainingMetrics(metrics.registry).update_ended
-        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds, observe)
+        evaluating = (lambda: False) if rollout is None else (lambda: rollout.status().is_evaluating)
+        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds, observe, evaluating)
     schedule = DaemonSchedule(settings, Parts(store, recorder, metrics.registry, clock, trainer))
     if operator is not None:
         operator.train = schedule.train_now
