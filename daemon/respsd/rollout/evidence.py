@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from sqlalchemy import Executable, Select, delete, insert, select, update
+from sqlalchemy import ColumnElement, Executable, and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from respsd.errors import StorageError
@@ -221,7 +221,7 @@ class EvidenceLog:
         }
         with log_.engine.begin() as connection:
             key = connection.execute(insert(RolloutRound).values(values)).inserted_primary_key
-            old = list(connection.execute(_old_rounds(round_.started_at_ns)).scalars())
+            old = list(connection.execute(select(RolloutRound.id).where(_is_old(round_.started_at_ns))).scalars())
             connection.execute(delete(RolloutPair).where(RolloutPair.round_id.in_(old)))
             connection.execute(delete(RolloutRound).where(RolloutRound.id.in_(old)))
         round_.id = None if key is None else int(key[0])
@@ -248,10 +248,10 @@ class EvidenceLog:
         return self._log
 
 
-def _old_rounds(now_ns: int) -> Select[tuple[int]]:
-    """Rounds that ended, beyond the bound, whose error probability the day's no longer counts."""
+def _is_old(now_ns: int) -> ColumnElement[bool]:
+    """Of rounds that ended, beyond the bound, whose error probability the day's no longer counts."""
     kept = select(RolloutRound.id).order_by(RolloutRound.id.desc()).limit(KEPT_ROUNDS)
-    return select(RolloutRound.id).where(
+    return and_(
         RolloutRound.id.not_in(kept),
         RolloutRound.ended_at_ns.is_not(None),
         RolloutRound.started_at_ns <= now_ns - DAY_NS,
