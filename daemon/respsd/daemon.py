@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shlex
 import shutil
 import socket
@@ -48,6 +47,7 @@ from respsd.engine.local_run import NoSink, run
 from respsd.engine.loop import EngineLoop, LoopLimits
 from respsd.engine.queue import QueueLimits
 from respsd.engine.request import GenerationRequest, Speculation, StoppingParams
+from respsd.engine_identity import engine_hash, settings_hash
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder, RecorderSettings
 from respsd.experience.records import ExperienceSink
@@ -184,7 +184,7 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     registry = CollectorRegistry()
     metrics = Metrics(registry, (*table, EAGLE3))
     operator = _operator(settings, store, router, schema, reserved)
-    rollout = _rollout(settings, store, operator, router)
+    rollout = _rollout(settings, models, store, operator, router)
     watching = EngineMetrics(metrics)
     traffic = Traffic(
         router, settings.exploration.share, Random().random, trial=None if rollout is None else rollout.enrol
@@ -219,7 +219,7 @@ def build(settings: Settings, models: Models, stack: ExitStack) -> Daemon:
     catalog = PolicyCatalog(store, settings.state_dir / TRANSITIONS)
     metrics.watch_policies(router.serving, catalog.states)
     speeds = calibrated_speeds(calibration, plan.at, settings.engine.max_running)
-    schedule = _schedule(settings, store, sink, metrics, operator, speeds)
+    schedule = _schedule(settings, store, sink, metrics, operator, rollout, speeds)
     schedule.start()
     stack.callback(schedule.stop, _CLOSE_SECONDS)
     return Daemon(
@@ -311,11 +311,15 @@ def _operator(
 
 
 def _rollout(
-    settings: Settings, store: PolicyStore | None, operator: PolicyOperator | None, router: PolicyRouter
+    settings: Settings,
+    models: Models,
+    store: PolicyStore | None,
+    operator: PolicyOperator | None,
+    router: PolicyRouter,
 ) -> Rollout | None:
     if store is None or operator is None:
         return None
-    return daemon_rollout(settings, store, operator, router, _config_hash(settings), SystemClock())
+    return daemon_rollout(settings, store, operator, router, engine_hash(settings, models.info), SystemClock())
 
 
 def _open_sink(settings: Settings, models: Models, metrics: Metrics, stack: ExitStack) -> ExperienceSink:
@@ -329,7 +333,7 @@ def _open_sink(settings: Settings, models: Models, metrics: Metrics, stack: Exit
         drafter=models.info.drafter,
         dtype=models.info.dtype,
         device=models.info.device,
-        engine_config_hash=_config_hash(settings),
+        engine_config_hash=settings_hash(settings),
     )
     recorder = Recorder(
         lambda: open_log(path), origin, settings=RecorderSettings(queue_rows=settings.recorder.queue_rows)
@@ -345,6 +349,7 @@ def _schedule(
     sink: ExperienceSink,
     metrics: Metrics,
     operator: PolicyOperator | None,
+    rollout: Rollout | None,
     speeds: Sequence[SpeedPoint],
 ) -> DaemonSchedule:
     """The daemon's jobs; without a store there is nothing to train."""
@@ -353,7 +358,8 @@ def _schedule(
     trainer = None
     if store is not None and operator is not None:
         observe = TrainingMetrics(metrics.registry).update_ended
-        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds, observe)
+        evaluating = (lambda: False) if rollout is None else (lambda: rollout.status().is_evaluating)
+        trainer = daemon_trainer(settings, store, operator, clock, lambda: speeds, observe, evaluating)
     schedule = DaemonSchedule(settings, Parts(store, recorder, metrics.registry, clock, trainer))
     if operator is not None:
         operator.train = schedule.train_now
@@ -391,9 +397,3 @@ def _queue_limits(settings: Settings, kv_tokens: int) -> QueueLimits:
         head_start_seconds=admission.priority_head_start,
         refuse_hopeless=admission.refuse_hopeless,
     )
-
-
-def _config_hash(settings: Settings) -> str:
-    """Rows of daemons whose engines differ in speed are not comparable."""
-    text = settings.engine.model_dump_json() + settings.control.model_dump_json()
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 from structlog.testing import capture_logs
 from support.engines import load_tiny
 
@@ -103,14 +104,40 @@ def test_without_a_drafter_there_is_nothing_to_measure(tmp_path, measured):
     assert measured == []
 
 
-def test_a_measurement_that_fails_leaves_the_start_without_one(tmp_path, monkeypatch):
+def fail_with(monkeypatch, fault: BaseException) -> None:
     def fail(*_: object, **__: object) -> Calibration:
-        raise CalibrationFailed("too slow")
+        raise fault
 
     monkeypatch.setattr(at_start, "calibrate", fail)
+
+
+FAULTS = [
+    CalibrationFailed("too slow"),
+    RuntimeError("Maximum number of iterations reached."),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_a_measurement_that_fails_leaves_the_start_without_one(tmp_path, monkeypatch, fault):
+    fail_with(monkeypatch, fault)
     with capture_logs() as logs:
         assert start(tmp_path) is None
     assert [line["event"] for line in logs][-2:] == ["calibrating", "calibration_failed"]
+    assert logs[-1]["fault"]
+
+
+def test_a_measurement_that_fails_leaves_the_start_with_the_stored_one(tmp_path, measured, monkeypatch, calibration):
+    start(tmp_path)
+    fail_with(monkeypatch, RuntimeError("not enough memory"))
+    assert start(tmp_path, "always") == calibration
+
+
+def test_a_device_that_is_lost_ends_the_start(tmp_path, monkeypatch):
+    fail_with(monkeypatch, torch.AcceleratorError("an illegal memory access was encountered"))
+    with pytest.raises(torch.AcceleratorError):
+        start(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_costs_the_file_alone(tmp_path, measured, calibration):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.operating import NoonClock
+from support.starts import BASELINE, Start
 
 from policy_store import Manifest, ManifestDraft, PolicyStore, StoredPolicy
 from respsd.control.action import OFF, Action, ActionTable
@@ -91,3 +92,20 @@ def operator(store: PolicyStore, table: ActionTable, schema: ObservationSchema, 
 def good(operator: PolicyOperator, publish: Callable[..., int]) -> list[int]:
     """Three versions that choose the table's first, second and third action."""
     return [publish(*(3.0 if index == best else 0.0 for index in range(4))) for best in range(3)]
+
+
+@pytest.fixture
+def start(store: PolicyStore, table: ActionTable, schema: ObservationSchema) -> Start:
+    """Starts a daemon on the store, as often as called."""
+
+    def open_again(baseline: Action = BASELINE, **changes: object) -> PolicyRouter:
+        arguments: dict[str, object] = {
+            "store": store,
+            "table": table,
+            "schema": schema,
+            "rng": np.random.default_rng(0),
+            "code_version": "0.1.0",
+        }
+        return open_policies(baseline_action=baseline, **(arguments | changes))  # type: ignore[arg-type]
+
+    return open_again

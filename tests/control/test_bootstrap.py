@@ -1,61 +1,19 @@
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.starts import BASELINE, Publish, Start, damage, decide, promote
 
-from policy_store import ManifestDraft, PolicyStore, StoreUnavailable
-from respsd.control.action import EAGLE3, OFF, Action, ActionTable
+from policy_store import PolicyStore
+from respsd.control.action import EAGLE3, OFF, Action
 from respsd.control.bootstrap import open_policies
-from respsd.control.controller import Decision
 from respsd.control.observation import ObservationSchema
-from respsd.control.prior import calibrated_log_probs
-from respsd.control.router import PolicyRouter
 from respsd.engine.request import Speculation
 from respsd.errors import PolicyRefused, SettingsError, UnknownPolicy
-
-BASELINE = Action(16, 4, 4)
-Publish = Callable[..., int]
-
-
-@pytest.fixture
-def start(store: PolicyStore, table: ActionTable, schema: ObservationSchema) -> Callable[..., PolicyRouter]:
-    """Starts a daemon on the store, as often as called."""
-
-    def open_again(baseline: Action = BASELINE, **changes: object) -> PolicyRouter:
-        arguments: dict[str, object] = {
-            "store": store,
-            "table": table,
-            "schema": schema,
-            "rng": np.random.default_rng(0),
-            "code_version": "0.1.0",
-        }
-        return open_policies(baseline_action=baseline, **(arguments | changes))  # type: ignore[arg-type]
-
-    return open_again
-
-
-Start = Callable[..., PolicyRouter]
-
-
-def decide(
-    router: PolicyRouter, schema: ObservationSchema, policy: str | None = None, uniform: float = 0.5
-) -> Decision:
-    controller = router.resolve(Speculation(policy=policy)).current()
-    return controller.choose(np.zeros(schema.width, np.float32), uniform)
-
-
-def damage(store: PolicyStore, version: int) -> None:
-    (store.path / "versions" / str(version) / "policy.safetensors").write_bytes(b"")
-
-
-def promote(store: PolicyStore, version: int, alias: str = "champion") -> None:
-    store.set_alias(alias, version, actor="test", reason="test")
 
 
 def test_the_first_start_makes_baseline_and_learner(
@@ -91,14 +49,6 @@ def test_a_start_after_a_crash_between_two_steps_goes_on(
     assert store.aliases() == {}
     start()
     assert store.aliases() == {"baseline": 1, "champion": 1, "learner": 2}
-
-
-def test_the_learner_is_sampled_at_temperature_one(start: Start, schema: ObservationSchema, table: ActionTable) -> None:
-    router = start()
-    drawn = [decide(router, schema, "learner", uniform) for uniform in (0.1, 0.4, 0.6, 0.9)]
-    assert [decision.action_index for decision in drawn] == [0, 1, 2, 3]  # fresh weights are nearly uniform
-    assert drawn[0].log_prob == pytest.approx(np.log(1 / len(table)), abs=0.1)
-    assert drawn[0].arm == "learner"
 
 
 def test_the_champion_can_be_sampled(
@@ -179,7 +129,7 @@ def test_a_champion_for_other_observations_is_skipped(
     router = start(schema=other)
     assert decide(router, other).policy_version == 1
     with pytest.raises(PolicyRefused, match="observations"):
-        router.resolve(Speculation(policy="learner"))
+        router.resolve(Speculation(policy="3"))
 
 
 def test_the_baseline_serves_although_its_folder_is_gone(
@@ -297,26 +247,6 @@ def test_a_default_that_cannot_serve_leaves_the_champion(
     assert decide(start(store=None, default="learner"), schema).action == BASELINE
 
 
-def test_a_learner_that_cannot_be_stored_costs_the_learner_alone(
-    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    champion = publish(0.0, 9.0, 0.0, 0.0)
-    promote(store, champion)
-    create = store.create
-
-    def full_disk(draft: ManifestDraft, *arguments: object, **keywords: object) -> int:
-        if draft.kind == "resps":
-            raise StoreUnavailable(store.path, "No space left on device")
-        return create(draft, *arguments, **keywords)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(store, "create", full_disk)
-    router = start()
-    assert decide(router, schema).policy_version == champion
-    with pytest.raises(UnknownPolicy):
-        router.resolve(Speculation(policy="learner"))
-    assert decide(start(default="learner"), schema).policy_version == champion
-
-
 def test_eagle3s_default_has_a_name_where_the_engine_can_run_it(
     start: Start, store: PolicyStore, schema: ObservationSchema
 ) -> None:
@@ -336,44 +266,3 @@ def test_eagle3_may_be_the_baseline_itself(start: Start, store: PolicyStore, sch
 def test_eagle3_is_unknown_where_memory_is_kept_for_smaller_trees_only(start: Start) -> None:
     with pytest.raises(UnknownPolicy):
         start(reserved=Action(59, 7, 10)).resolve(Speculation(policy="eagle3"))
-
-
-def test_the_first_learner_starts_from_calibrated_speeds(
-    start: Start, store: PolicyStore, schema: ObservationSchema
-) -> None:
-    speeds = [math.log(speed) for speed in (40.0, 60.0, 50.0, 20.0)]
-    router = start(log_speeds=speeds)
-    decisions = [decide(router, schema, "learner", uniform) for uniform in np.linspace(0.0, 0.999, 200)]
-    expected = dict(enumerate(calibrated_log_probs(speeds)))
-    for decision in decisions:
-        assert decision.action_index is not None
-        # Random weights behind a small gain move it a little.
-        assert decision.log_prob == pytest.approx(expected[decision.action_index], abs=0.1)
-    assert {decision.action_index for decision in decisions} == {0, 1, 2, 3}
-    assert "entropy" in store.list()[1].note
-
-
-def test_a_learner_that_was_made_before_calibration_is_made_anew_and_one_that_learnt_is_not(
-    start: Start, store: PolicyStore, publish: Publish
-) -> None:
-    speeds = [0.0, 0.5, 0.2, -1.0]
-    start()
-    start(log_speeds=speeds)
-    assert store.aliases()["learner"] == 3
-    start(log_speeds=[0.0, 0.0, 0.0, 0.0])
-    assert store.aliases()["learner"] == 3
-    trained = publish(0.0, 1.0, 2.0, 3.0)
-    promote(store, trained, "learner")
-    start(log_speeds=speeds)
-    assert store.aliases()["learner"] == trained
-
-
-def test_the_learner_explores_at_the_temperature_that_is_set(
-    start: Start, store: PolicyStore, publish: Publish, schema: ObservationSchema
-) -> None:
-    start()
-    promote(store, publish(0.0, 0.0, 0.0, 2.0), "learner")
-    for temperature in (1.0, 2.0):
-        decision = decide(start(exploration_temperature=temperature), schema, "learner", 0.999)
-        best = math.exp(2.0 / temperature)
-        assert decision.log_prob == pytest.approx(math.log(best / (best + 3)))

@@ -108,6 +108,19 @@ def test_only_the_newest_stay_and_other_files_are_left_alone(
     assert (folder / "registry-20200101T000000.000000Z.db").exists()
 
 
+def test_after_the_clock_was_set_back_new_backups_still_come_last_and_the_oldest_go(
+    written: Path, folder: Path, start: Start, make_request: MakeRequest
+) -> None:
+    recorder = start()
+    made = []
+    for number, second in enumerate((7200, 7201, 0, 1)):
+        recorder.record(make_request(f"more-{number}"), [])
+        recorder.flush(LONG)
+        made.append(take(written, folder, second, keep=2).path)
+    assert backups_of(written, folder) == made[2:]
+    assert [path.name for path in made[1:]] == [f"transitions-20261130T140001.{micros:06}Z.db" for micros in range(3)]
+
+
 def test_a_file_that_did_not_change_is_not_copied_again(written: Path, folder: Path) -> None:
     first = take(written, folder)
     again = take(written, folder, 60)
@@ -169,3 +182,9 @@ def test_the_age_is_the_newest_ones(written: Path, folder: Path) -> None:
     backup = take(written, folder)
     os.utime(backup.path, (NOON / 1e9 - 90, NOON / 1e9 - 90))
     assert age_seconds(written, folder, lambda: NOON) == pytest.approx(90)
+
+
+def test_a_backup_from_the_future_has_no_age(written: Path, folder: Path) -> None:
+    backup = take(written, folder)
+    os.utime(backup.path, (NOON / 1e9 + 7200, NOON / 1e9 + 7200))
+    assert age_seconds(written, folder, lambda: NOON) is None

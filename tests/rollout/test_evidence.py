@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from support.rollouts import CANDIDATE, RolloutRig, make_rollout
 
 from respsd.errors import StorageError
@@ -58,16 +59,49 @@ def test_the_days_error_probability_is_remembered(path: Path) -> None:
     assert sum(alphas) <= 0.05
 
 
+def counted(path: Path, table: str) -> int:
+    with open_log(path).engine.begin() as connection:
+        return int(connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one())
+
+
+def decide_rounds(one: RolloutRig, rounds: int, seconds: float) -> None:
+    """Evaluate that many candidates, two pairs each, at that distance, and propose one more."""
+    for version in range(10, 10 + rounds):
+        one.observe(0.1, times=2)
+        one.trip()
+        one.clock.pass_seconds(seconds)
+        one.propose(version)
+
+
 def test_old_rounds_are_deleted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "KEPT_ROUNDS", 3)
     one = rig(path, cooldown_seconds=0, rollbacks_per_day=100)
-    for version in range(10, 16):
-        one.observe(0.1, times=2)
-        one.trip()
-        one.propose(version)
-    with open_log(path).engine.begin() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM rollout_rounds").scalar() == 3
-        assert connection.exec_driver_sql("SELECT count(*) FROM rollout_pairs").scalar() == 4
+    decide_rounds(one, 6, 86_400)
+    assert counted(path, "rollout_rounds") == 3
+    assert counted(path, "rollout_pairs") == 4
+
+
+def test_rounds_whose_error_probability_still_counts_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "KEPT_ROUNDS", 1)
+    one = rig(path, cooldown_seconds=0, rollbacks_per_day=100)
+    decide_rounds(one, 6, 3600)
+    assert counted(path, "rollout_rounds") == 7
+    spent = EvidenceLog(lambda: open_log(path), "settings").spent(one.clock.time_ns() - DAY_NS, evaluations=True)
+    assert len(spent) == 7
+
+
+def test_a_round_that_still_runs_stays_and_is_added_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holdout may run for longer than many evaluations take."""
+    monkeypatch.setattr(evidence, "KEPT_ROUNDS", 1)
+    one = rig(path, cooldown_seconds=0, rollbacks_per_day=100, holdout_baseline=0.1)
+    decide_rounds(one, 4, 86_400)
+    one.trip()  # holdouts go on between evaluations
+    with capture_logs() as logs:
+        one.observe(0.1, times=2, kind="baseline")
+    assert [line["event"] for line in logs] == []
+    assert counted(path, "rollout_rounds") == 2
+    again = rig(path, cooldown_seconds=0, holdout_baseline=0.1)
+    assert {each.kind: each.pairs for each in again.rollout.status().rounds}["baseline"] == 2
 
 
 def test_a_log_that_fails_costs_the_memory_and_nothing_else() -> None:

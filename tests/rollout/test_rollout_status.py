@@ -27,6 +27,11 @@ def test_a_comparison_names_both_sides(round_: RoundStatus, words: str) -> None:
     assert round_.describe().startswith(words)
 
 
+def test_only_a_candidates_comparison_is_an_evaluation() -> None:
+    assert RolloutStatus((comparison("off", 4, None), comparison("candidate", 5, 4, stage=0))).is_evaluating
+    assert not RolloutStatus((comparison("off", 4, None),), waiting="cooling down").is_evaluating
+
+
 def test_what_holds_the_candidate_back_is_a_line_of_its_own() -> None:
     status = RolloutStatus((comparison("off", 4, None),), waiting="cooling down")
     assert len(status.describe()) == 2

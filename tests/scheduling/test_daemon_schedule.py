@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -15,10 +17,14 @@ from support.recorders import LONG, QUICK, until
 
 from policy_store import PolicyStore
 from respsd.clock import SystemClock
+from respsd.control.action import OFF
+from respsd.control.manifests import static_manifest
+from respsd.control.router import LEARNER
 from respsd.errors import ChangeRefused, LearningPaused, UpdateFailed
 from respsd.experience.database import open_log
 from respsd.experience.recorder import Recorder
 from respsd.experience.rows import Origin
+from respsd.experience.snapshot import back_up
 from respsd.scheduling.assembly import BACKUP, CHECK, RETENTION, UPDATE, VERSIONS, DaemonSchedule, Parts
 from respsd.scheduling.update_job import UpdateSummary
 from respsd.settings import Settings
@@ -88,6 +94,10 @@ def make(
     yield build
     for schedule in made:
         assert schedule.stop(LONG)
+
+
+def ruin_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_bytes(b"{}")
 
 
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -201,3 +211,36 @@ def test_upkeep_works_on_the_state_folder(make: MakeSchedule, tmp_path: Path, re
     assert schedule.run_now(RETENTION).result(LONG).verdict == "done"
     assert sample(registry, "respsd_db_bytes") > 0
     assert schedule.run_now(CHECK).result(LONG).verdict == "done"
+
+
+def test_the_first_backup_comes_soon_where_the_clock_was_set_back(tmp_path: Path, store: PolicyStore) -> None:
+    """Whatever the skew, and at every start: no start waits it out."""
+
+    def first_backup_seconds() -> float:
+        schedule = DaemonSchedule(Settings(state_dir=tmp_path), Parts(store, None, CollectorRegistry(), SystemClock()))
+        schedule.start()
+        try:
+            due = next(job.next_run_ns for job in schedule.status().jobs if job.name == BACKUP)
+            assert due is not None
+            return due / 1e9 - time.time()
+        finally:
+            assert schedule.stop(LONG)
+
+    backup = back_up(store.path / "registry.db", tmp_path / "backups", keep=7).path
+    assert first_backup_seconds() > 3600
+    a_year_ahead = time.time() + 365 * 86_400
+    os.utime(backup, (a_year_ahead, a_year_ahead))
+    assert first_backup_seconds() < 120
+
+
+@pytest.mark.parametrize("harm", [shutil.rmtree, ruin_manifest], ids=["missing", "damaged"])
+def test_retention_goes_on_with_a_learner_that_cannot_be_read(
+    make: MakeSchedule, store: PolicyStore, harm: Callable[[Path], None]
+) -> None:
+    draft = static_manifest(OFF, code_version="0", note="stands in for a learner")
+    version = store.create(draft, actor="test")
+    store.set_alias(LEARNER, version, actor="test", reason="test")
+    harm(store.path / "versions" / str(version))
+    schedule = make()
+    until(lambda: schedule.status().learning_paused is None)  # the log is open
+    assert schedule.run_now(RETENTION).result(LONG).verdict == "done"

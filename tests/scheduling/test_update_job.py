@@ -196,7 +196,8 @@ def test_the_trainers_report_becomes_the_runs_outcome() -> None:
 
     stored = {"status": "stored", "version": 9, "windows_used": 256}
     assert run(**stored) == UpdateSummary(9, "version 9 is the learner, trained on 256 windows")
-    assert run(**stored, candidate=True).detail == "version 9 is the learner and candidate, trained on 256 windows"
+    said = run(**stored, candidate=True).detail
+    assert said == "version 9 is the learner and a possible candidate, trained on 256 windows"
     refused = run(status="refused", reason="kl", detail="it moved by 3 nats")
     assert refused == UpdateSummary(None, "refused (kl): it moved by 3 nats")
     with pytest.raises(UpdateFailed, match="time_limit: it ran for more than 300 s"):

@@ -9,6 +9,7 @@ from respsd.calibration.record import Calibration, CalibrationFiles
 from respsd.clock import Clock
 from respsd.control.action import ActionTable
 from respsd.engine.assembly import Models
+from respsd.engine.memory import forget_frames, is_device_lost
 from respsd.errors import RespsdError
 from respsd.paths import CALIBRATIONS
 from respsd.settings import Settings
@@ -19,7 +20,8 @@ log = structlog.get_logger(__name__)
 def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Calibration | None:
     """What is known of these models on this machine; None where nothing is. Call it while no engine runs.
 
-    A measurement that fails costs the start nothing but its time: the daemon serves by its built-in baseline.
+    A measurement that fails costs the start nothing but its time: the daemon serves by the stored one, else by its
+    built-in baseline.
     """
     table = settings.control.table()
     if models.drafter is None or table.largest.is_off:
@@ -42,8 +44,11 @@ def calibration_at_start(settings: Settings, models: Models, clock: Clock) -> Ca
             clock=clock,
             shapes=settings.engine.step_shapes,
         )
-    except RespsdError as fault:
-        log.error("calibration_failed", fault=str(fault))
+    except (RespsdError, RuntimeError, MemoryError) as fault:  # memory that is too little, a fit that finds no end
+        if is_device_lost(fault):
+            raise  # nothing that the daemon would serve with works any more
+        forget_frames(fault)
+        log.error("calibration_failed", fault=str(fault) or type(fault).__name__)
         return stored
     say_baseline(calibration, table, settings.engine.max_running)
     try:

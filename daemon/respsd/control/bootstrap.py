@@ -3,6 +3,9 @@
 The champion must load, match its published hash and pass its golden check; else last-good serves, else the newest
 learned version that has been champion, else the baseline. A version that was never champion is no fallback: the learner
 is not necessarily good enough to serve. Such a replacement lasts until the next start and moves no alias.
+
+A learner that cannot serve gives its place up for good: without explorers there is nothing to learn from. The newest
+former learner that can serve goes on in its place, else a new one begins.
 """
 
 from __future__ import annotations
@@ -76,10 +79,10 @@ def open_policies(
     router = None
     if store is not None:
         try:
-            baseline = _ensure_baseline(store, baseline_action, code_version)
-            _ensure_learner(store, table, schema, rng, code_version, log_speeds)
-            _ensure_eagle3(store, reserved, code_version)
             loader = policy_loader(store, schema, reserved, champion_temperature, exploration_temperature)
+            baseline = _ensure_baseline(store, baseline_action, code_version)
+            _ensure_learner(loader, table, rng, code_version, log_speeds)
+            _ensure_eagle3(store, reserved, code_version)
             router = _load_router(loader, baseline_action, baseline, plan)
         except StoreError as fault:
             log.error("policy_store_failed", fault=str(fault), instead=f"built-in baseline {baseline_action}")
@@ -155,17 +158,41 @@ def _ensure_eagle3(store: PolicyStore, reserved: Action, code_version: str) -> N
 
 
 def _ensure_learner(
-    store: PolicyStore,
+    loader: PolicyLoader,
     table: ActionTable,
-    schema: ObservationSchema,
     rng: np.random.Generator,
     code_version: str,
     log_speeds: Sequence[float] | None,
 ) -> None:
-    """A first learner where there is none, or where that one was made without the estimates that there are now."""
+    """A learner where there is none that can serve, or where it was made without the estimates that there are now."""
+    store = loader.store
     current = store.aliases().get(LEARNER)
-    if current is not None and (log_speeds is None or not _is_blank(store, current)):
+    fault = None if current is None else _why_not(loader, current)
+    if current is not None and fault is None and (log_speeds is None or not _is_blank(store, current)):
         return
+    reason = "the first learner" if fault is None else f"version {current} cannot serve as the learner: {fault}"
+    try:
+        version = None if fault is None else _former_learner(loader, current, blank_too=log_speeds is None)
+        if version is None:
+            version = _new_learner(loader, table, rng, code_version, log_speeds, reason)
+        store.set_alias(LEARNER, version, actor=ACTOR, reason=reason)
+    except StoreError as failure:  # a full disk, for one: what is there can serve all the same
+        log.error("learner_not_stored", fault=str(failure))
+    else:
+        if fault is not None:
+            log.warning("learner_replaced", version=current, fault=fault, instead=version)
+
+
+def _new_learner(
+    loader: PolicyLoader,
+    table: ActionTable,
+    rng: np.random.Generator,
+    code_version: str,
+    log_speeds: Sequence[float] | None,
+    reason: str,
+) -> int:
+    """The number of a learner that has seen no window yet."""
+    schema = loader.schema
     weights = random_policy_weights(schema.width, len(table), rng)
     note = _BLANK
     if log_speeds is not None:
@@ -173,11 +200,34 @@ def _ensure_learner(
         weights["action_net.bias"] = action_bias(log_probs)
         note = f"calibrated start, entropy {entropy(log_probs):.2f} of {math.log(len(table)):.2f} nats"
     draft = resps_manifest(weights, table, schema, rng, code_version=code_version, note=note)
+    return loader.store.create(draft, weights, actor=ACTOR, reason=reason)
+
+
+def _former_learner(loader: PolicyLoader, current: int | None, *, blank_too: bool) -> int | None:
+    """The newest version that was the learner once and can be it again, as the parent of a damaged one can, or what
+    learnt from the target before the last; None where there is none.
+
+    :param blank_too: also one that knows nothing of the machine
+    """
+    store = loader.store
+    learnt = {entry.to_version for entry in store.audit() if entry.alias == LEARNER} - {current}
+    for each in reversed(store.list()):
+        if each.version not in learnt or each.state != "good" or (each.note == _BLANK and not blank_too):
+            continue
+        if _why_not(loader, each.version) is None:
+            return each.version
+    return None
+
+
+def _why_not(loader: PolicyLoader, version: int) -> str | None:
+    """Why a version cannot serve as the learner; None where it can."""
     try:
-        version = store.create(draft, weights, actor=ACTOR, reason="the first learner")
-        store.set_alias(LEARNER, version, actor=ACTOR, reason="the first learner")
-    except StoreError as fault:  # a full disk, for one: what is there can serve all the same
-        log.error("learner_not_stored", fault=str(fault))
+        loader.controller(version, LEARNER)
+    except PolicyRefused as fault:
+        return fault.fault
+    except UnknownPolicy as fault:
+        return str(fault)
+    return None
 
 
 def _is_blank(store: PolicyStore, version: int) -> bool:

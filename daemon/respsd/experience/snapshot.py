@@ -8,9 +8,10 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from respsd.experience.database import Clock, fault_named
 from respsd.experience.integrity import quick_check
 
 _TEMPORARY = ".tmp-"
+_MOMENT = "%Y%m%dT%H%M%S.%fZ"
 _PAGES = 256
 """Pages that are copied between two looks at `stop`; 1 MiB."""
 _PAUSE_SECONDS = 0.001
@@ -51,13 +53,16 @@ def back_up(
 ) -> Backup:
     """Copy `source` to `folder/<stem>-<time>.db` and remove all but the `keep` newest of its backups.
 
+    Where the clock was set back, the time in the name is the one just after the newest backup's: the order of names is
+    the order in which backups were made, whatever the clock says. A file's own time stays the clock's.
+
     The copy is one moment's state whatever is written meanwhile, is checked, and is there whole or not at all. Raises
     StorageError, DatabaseDamaged where the source or the copy is broken, or BackupStopped.
     """
     if not source.is_file():
         raise StorageError(f"{source}: there is no such database")
-    moment = datetime.fromtimestamp(clock() / 1e9, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    temporary = folder / f"{_TEMPORARY}{source.stem}-{os.getpid()}-{moment}.db"
+    now = datetime.fromtimestamp(clock() / 1e9, UTC)
+    temporary = folder / f"{_TEMPORARY}{source.stem}-{os.getpid()}-{now.strftime(_MOMENT)}.db"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _check_room(source, folder)
@@ -65,7 +70,7 @@ def back_up(
         before = backups_of(source, folder)
         if before and filecmp.cmp(temporary, before[-1], shallow=False):
             return Backup(before[-1], before[-1].stat().st_size, is_new=False)
-        final = folder / f"{source.stem}-{moment}.db"
+        final = folder / f"{source.stem}-{_name(source, now, before)}.db"
         _publish(temporary, final)
         return Backup(final, final.stat().st_size, is_new=True, removed=_rotate(source, folder, keep))
     except sqlite3.Error as fault:
@@ -83,9 +88,21 @@ def backups_of(source: Path, folder: Path) -> list[Path]:
 
 
 def age_seconds(source: Path, folder: Path, clock: Clock = time.time_ns) -> float | None:
-    """How old the newest backup is; None where there is none."""
+    """How old the newest backup is; None where there is none, or nobody knows since the clock was set back."""
     found = backups_of(source, folder)
-    return clock() / 1e9 - found[-1].stat().st_mtime if found else None
+    if not found:
+        return None
+    age = clock() / 1e9 - found[-1].stat().st_mtime
+    return age if age >= 0 else None
+
+
+def _name(source: Path, now: datetime, before: Sequence[Path]) -> str:
+    """What a new backup is called by: the time, or the next moment after the newest backup's name."""
+    for path in reversed(before):
+        with suppress(ValueError, OverflowError):  # a person may have put a file of another name there
+            newest = datetime.strptime(path.stem.removeprefix(f"{source.stem}-"), _MOMENT).replace(tzinfo=UTC)
+            return max(now, newest + timedelta(microseconds=1)).strftime(_MOMENT)
+    return now.strftime(_MOMENT)
 
 
 def _check_room(source: Path, folder: Path) -> None:

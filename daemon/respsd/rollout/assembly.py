@@ -28,7 +28,7 @@ def daemon_rollout(
 ) -> Rollout:
     """The rollout of a daemon's candidates, told of the router's faults; not started.
 
-    :param engine_config_hash: of the settings that a step's time depends on; evidence of others is not gone on with
+    :param engine_config_hash: of all that a step's time depends on; evidence of others is not gone on with
     """
     rollout = Rollout(
         router,

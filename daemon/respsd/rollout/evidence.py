@@ -1,4 +1,5 @@
-"""The evidence of rounds in transitions.db, so that a restart goes on with it. Bounded: old rounds are deleted.
+"""The evidence of rounds in transitions.db, so that a restart goes on with it. Bounded: old rounds are deleted,
+but not those that run, nor those whose error probability still counts in the day's.
 
 A log that cannot be written costs the memory over a restart and nothing else: the round goes on in this process.
 """
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import structlog
-from sqlalchemy import Executable, delete, insert, select, update
+from sqlalchemy import ColumnElement, Executable, and_, delete, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from respsd.errors import StorageError
 from respsd.experience.database import OpenLog
 from respsd.experience.models import RolloutPair, RolloutRound
+from respsd.rollout.budget import DAY_NS
 from respsd.rollout.contest import Contest
 from respsd.rollout.pairing import Measured, Observation
 from respsd.rollout.round import Round
@@ -124,7 +126,7 @@ class EvidenceLog:
         return self._try(lambda log_: self._resume(log_, contest), None)
 
     def begin(self, round_: Round) -> None:
-        """See `Evidence`; the oldest rounds beyond the bound go."""
+        """See `Evidence`; the oldest rounds beyond the bound go, once they ended and a day has passed."""
         self._try(lambda log_: self._begin(log_, round_), None)
 
     def add(self, round_: Round, recorded: Recorded, at_ns: int) -> None:
@@ -217,10 +219,9 @@ class EvidenceLog:
             "alpha": round_.judge.settings.alpha,
             "stage": round_.stage,
         }
-        kept = select(RolloutRound.id).order_by(RolloutRound.id.desc()).limit(KEPT_ROUNDS)
         with log_.engine.begin() as connection:
             key = connection.execute(insert(RolloutRound).values(values)).inserted_primary_key
-            old = [id_ for (id_,) in connection.execute(select(RolloutRound.id).where(RolloutRound.id.not_in(kept)))]
+            old = list(connection.execute(select(RolloutRound.id).where(_is_old(round_.started_at_ns))).scalars())
             connection.execute(delete(RolloutPair).where(RolloutPair.round_id.in_(old)))
             connection.execute(delete(RolloutRound).where(RolloutRound.id.in_(old)))
         round_.id = None if key is None else int(key[0])
@@ -245,6 +246,16 @@ class EvidenceLog:
         if self._log is None:
             self._log = self._open_log()
         return self._log
+
+
+def _is_old(now_ns: int) -> ColumnElement[bool]:
+    """Of rounds that ended, beyond the bound, whose error probability the day's no longer counts."""
+    kept = select(RolloutRound.id).order_by(RolloutRound.id.desc()).limit(KEPT_ROUNDS)
+    return and_(
+        RolloutRound.id.not_in(kept),
+        RolloutRound.ended_at_ns.is_not(None),
+        RolloutRound.started_at_ns <= now_ns - DAY_NS,
+    )
 
 
 def _execute(log_: OpenLog, statement: Executable) -> None:

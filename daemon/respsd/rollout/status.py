@@ -73,6 +73,11 @@ class RolloutStatus:
     speculation_off: bool = False
     """The champion is plain decoding."""
 
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether a candidate is being compared with the champion; one that waits is not."""
+        return any(each.kind == "candidate" for each in self.rounds)
+
     def describe(self) -> list[str]:
         """A line for each comparison under way, and for what holds the next one back."""
         lines = [each.describe() for each in self.rounds]

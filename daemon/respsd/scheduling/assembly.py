@@ -188,7 +188,7 @@ class DaemonSchedule:
         return Backups(sources, folder, self._settings.schedule.backup_keep, self._parts.clock.time_ns)
 
     def _first_backup(self, interval: float) -> float:
-        """A daemon that is started every day makes its backup every day."""
+        """A daemon that is started every day makes its backup every day, also where the clock was set back."""
         age = age_seconds(self._registry_file, self._settings.state_dir / BACKUPS, self._parts.clock.time_ns)
         return _FIRST_SECONDS if age is None else max(_FIRST_SECONDS, interval - age)
 

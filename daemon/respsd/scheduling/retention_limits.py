@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from policy_store import PolicyStore
+import structlog
+
+from policy_store import PolicyStore, VersionCorrupt, VersionUnknown
 from respsd.experience.queries import Seen, last_spent_request
 from respsd.experience.retention import Limits
 from respsd.paths import TRANSITIONS
 from respsd.settings import Settings
 from respsd.tuning.lineage import learner_watermark
+
+log = structlog.get_logger(__name__)
 
 _DAY_NS = 24 * 3600 * 1_000_000_000
 _SPARED_UPDATES = 2
@@ -30,7 +34,15 @@ def limits_now(settings: Settings, seen: Seen | None, now_ns: int) -> Limits:
     )
 
 
-def seen_by_learner(store: PolicyStore) -> Seen:
-    """How far the store's learner and its ancestors have read the log. Raises StoreError."""
-    watermark = learner_watermark(store)
+def seen_by_learner(store: PolicyStore) -> Seen | None:
+    """How far the store's learner and its ancestors have read the log; None where its version is damaged or gone.
+
+    No update goes on from such a learner, so that nothing is unread, and the log must stay within its limits all the
+    same. Raises StoreError.
+    """
+    try:
+        watermark = learner_watermark(store)
+    except (VersionCorrupt, VersionUnknown) as fault:
+        log.warning("learner_unreadable", fault=str(fault), instead="unread windows are not spared")
+        return None
     return Seen(watermark.request_row, watermark.finished_at_ns)

@@ -72,5 +72,5 @@ class SpawnedUpdate:
 def _text(report: UpdateReport) -> str:
     if report.version is None:
         return f"refused ({report.reason}): {report.detail}"
-    role = "learner and candidate" if report.candidate else "learner"
+    role = "learner and a possible candidate" if report.candidate else "learner"
     return f"version {report.version} is the {role}, trained on {report.windows_used} windows"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from policy_store import PolicyStore, StoreError
 from respsd import __version__
 from respsd.calibration.record import Calibration
@@ -27,6 +29,8 @@ ACTOR = "update"
 _CONTEXTS = (64, 256, 1024, 4096)
 _SEED_BITS = 31
 
+log = structlog.get_logger(__name__)
+
 
 def daemon_trainer(
     settings: Settings,
@@ -35,16 +39,18 @@ def daemon_trainer(
     clock: Clock,
     speeds: Callable[[], Sequence[SpeedPoint]] = tuple,
     observe: Callable[[UpdateReport], None] = lambda _report: None,
+    is_evaluating: Callable[[], bool] = lambda: False,
 ) -> SpawnedUpdate:
     """Put it together; nothing runs yet.
 
     :param speeds: the baseline's calibrated speeds
     :param observe: told of every update that ended
+    :param is_evaluating: whether a candidate is being compared with the champion now
     """
     runner = UpdateRunner(
         settings.state_dir,
         settings.learning,
-        lambda version, report: _publish(operator, version, report),
+        lambda version, report: _publish(operator, version, report, is_evaluating),
         clock=clock,
         seed=lambda: secrets.randbits(_SEED_BITS),
         code_version=__version__,
@@ -69,10 +75,19 @@ def calibrated_speeds(
     )
 
 
-def _publish(operator: PolicyOperator, version: int, report: UpdateReport) -> None:
+def _publish(operator: PolicyOperator, version: int, report: UpdateReport, is_evaluating: Callable[[], bool]) -> None:
+    """Make a version the learner, and the candidate where it may be one and no other is under evaluation.
+
+    Updates may follow each other faster than a comparison comes to an end: if each of them replaced the candidate, none
+    would ever end, and those broken off would have spent the day's error probability. A later update proposes its own.
+    """
     evidence = {"windows_used": report.windows_used, "kl": report.kl, "effective_share": report.effective_share}
     operator.set_learner(version, Intent(ACTOR, f"trained on {report.windows_used} windows", evidence))
-    if report.candidate:
+    if not report.candidate:
+        return
+    if is_evaluating():
+        log.info("candidate_not_proposed", version=version, detail="another one is being evaluated")
+    else:
         operator.set_candidate(version, Intent(ACTOR, report.candidate_reason, {"held_out": dict(report.held_out)}))
 
 

@@ -26,7 +26,7 @@ from respsd.tuning.ledger import UpdateLedger
 from respsd.tuning.report import Failure, UpdateReport
 
 Publish = Callable[[int, UpdateReport], None]
-"""Takes a new learner version into service, and as candidate where the report says that it may be one."""
+"""Takes a new learner version into service, and as candidate where it may be one and no other is being evaluated."""
 
 _LOOK_SECONDS = 0.1
 _DETAIL_CHARACTERS = 2000
