@@ -87,49 +87,6 @@ def test_a_prompt_in_chunks_gives_what_it_gives_whole():
             assert parts.finished.accepted_tokens == whole.finished.accepted_tokens
 
 
-def test_a_long_prompt_goes_along_with_the_steps_of_a_running_stream(monkeypatch):
-    """In parts that keep to the bound on a step's tokens; neither request's tokens change."""
-    long = [3 + i % 280 for i in range(180)]
-    with running(load_tiny(), limits=LoopLimits(step_tokens=24)) as rig:
-        alone = [rig.generate(plain(PROMPT, 120)).token_ids, rig.generate(plain(long, 5)).token_ids]
-        target, forwards = rig.models.target, list[list[int]]()
-        forward = target.forward
-        monkeypatch.setattr(
-            target, "forward", lambda batch: forwards.append([len(rows.tokens) for rows in batch]) or forward(batch)
-        )
-        stream, late = Listener(), Listener()
-        rig.engine.submit(plain(PROMPT, 120), stream)
-        assert stream.first_token.wait(60)
-        rig.engine.submit(plain(long, 5), late)
-        assert isinstance(stream.last(), RequestFinished)
-        assert isinstance(late.last(), RequestFinished)
-    assert [tuple(stream.tokens), tuple(late.tokens)] == alone
-    mixed = [tokens for tokens in forwards if len(tokens) == 2]
-    assert mixed[0][0] == 1
-    assert mixed[0][1] > 1
-    assert all(sum(tokens) <= 24 for tokens in mixed)
-
-
-def test_a_prompt_leaves_room_for_the_tree_of_a_window_that_opens(monkeypatch):
-    """With windows of one step there is none open when a step is planned."""
-    with running(load_tiny(), limits=LoopLimits(step_tokens=24), persistence=1) as rig:
-        target, forwards = rig.models.target, list[list[int]]()
-        forward = target.forward
-        monkeypatch.setattr(
-            target, "forward", lambda batch: forwards.append([len(rows.tokens) for rows in batch]) or forward(batch)
-        )
-        stream, late = Listener(), Listener()
-        rig.engine.submit(request(PROMPT, 120, action=Action(16, 4, 4)), stream)
-        while len(stream.tokens) < 2:  # of its first window nothing is known before
-            time.sleep(0.001)
-        rig.engine.submit(plain([3 + i % 280 for i in range(100)], 5), late)
-        assert isinstance(late.last(), RequestFinished)
-        assert isinstance(stream.last(), RequestFinished)
-    mixed = [tokens for tokens in forwards if len(tokens) == 2 and max(tokens) > 1]
-    assert mixed
-    assert all(sum(tokens) <= 24 for tokens in mixed)
-
-
 def test_short_prompts_share_a_step(monkeypatch):
     gate, context = gated(LoopLimits(prefill_chunk=8))
     with context as rig:
