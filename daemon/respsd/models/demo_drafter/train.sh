@@ -40,13 +40,13 @@ make_drafter() {
     OMP_NUM_THREADS=$half answer "${prompts[@]}" --to "$work/answers-given.jsonl" --limit 4300
     wait $!
 
-    train --to "$work/first" --unrolled-steps 2 --epochs 1.6 \
+    train --to "$work/first" --unrolled-steps 2 --epochs 1.3 \
         --matrix-learning-rate 8e-3 --learning-rate 2e-3
-    train --to "$work/drafter" --from "$work/first" --unrolled-steps 4 --epochs 2.6 --prompt-weight 0 \
+    train --to "$work/drafter" --from "$work/first" --unrolled-steps 4 --epochs 2.5 --prompt-weight 0 \
         --matrix-learning-rate 4e-3 --learning-rate 1e-3 --warmup 20
 
     respsd drafter eval --demo --drafter "$work/drafter" "${questions[@]}" \
-        --action 32,5,8 --action 8,3,3 --limit 16 --max-new-tokens 128 --output json >"$work/score.json.part"
+        --action 32,5,8 --limit 16 --max-new-tokens 128 --output json >"$work/score.json.part"
     mv "$work/score.json.part" "$work/score.json"
     cat "$work/score.json"
 }
