@@ -14,6 +14,7 @@ ROWS, HIDDEN, DRAFT_VOCAB, VOCAB, POSITIONS = 30, 6, 11, 17, 40
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draft_loss, "_CHUNK_ROWS", {"cpu": 7})
+    monkeypatch.setattr(draft_loss, "_PART_ROWS", {"cpu": 3})
 
 
 def test_loss_and_gradients_equal_the_formula() -> None:
