@@ -26,7 +26,8 @@ _PART_ROWS = {"cpu": 16, "cuda": 4096}
 class TargetLabels:
     """What the target says at every packed position of a batch."""
 
-    probabilities: Tensor  # [positions, draft vocab]
+    probabilities: Tensor  # [labelled, draft vocab], at the positions that count; the prompts' mostly do not
+    place: Tensor  # int64 [positions]: its row there; any where the position does not count
     best: Tensor  # int64 [positions]: draft id of its most probable token; -1 where it has none
     weight: Tensor  # float32 [positions]: 0 where `best` is -1
     counted: Tensor  # bool [positions]: predictions that count at all, whether or not the drafter can make them
@@ -48,10 +49,12 @@ def target_labels(final: Tensor, best: Tensor, weight: Tensor, head: Tensor, to_
     :param final: [positions, hidden], the target's state before its head; `head` [draft vocab, hidden], its rows of it.
     :param best: int64 [positions], target ids; `to_draft` int64 [vocab], their draft ids or -1.
     """
-    chunks = final.split(_CHUNK_ROWS[final.device.type])
+    labelled = weight > 0
+    chunks = final[labelled].split(_CHUNK_ROWS[final.device.type])
     probabilities = torch.cat([(chunk @ head.T).float().softmax(dim=-1).to(head.dtype) for chunk in chunks])
     draft_best = to_draft[best]
-    return TargetLabels(probabilities, draft_best, weight * (draft_best >= 0), weight > 0)
+    place = (labelled.cumsum(0) - 1).clamp_(min=0)
+    return TargetLabels(probabilities, place, draft_best, weight * (draft_best >= 0), labelled)
 
 
 def step_loss(hidden: Tensor, head: Tensor, labels: TargetLabels, positions: Tensor, valid: Tensor) -> StepLoss:
@@ -64,7 +67,7 @@ def step_loss(hidden: Tensor, head: Tensor, labels: TargetLabels, positions: Ten
     best = labels.best[positions]
     dtype = torch.get_autocast_dtype(hidden.device.type) if torch.is_autocast_enabled(hidden.device.type) else None
     loss, agreed = _SoftCrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch declares it without types
-        hidden, head, labels.probabilities, positions, weight, best, dtype
+        hidden, head, labels.probabilities, labels.place[positions], weight, best, dtype
     )
     return StepLoss(loss, agreed, (valid & labels.counted[positions]).sum())
 
@@ -82,7 +85,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         head: Tensor,
         probabilities: Tensor,
-        positions: Tensor,
+        places: Tensor,
         weight: Tensor,
         best: Tensor,
         dtype: torch.dtype | None,
@@ -98,7 +101,7 @@ class _SoftCrossEntropy(torch.autograd.Function):
                 scores = products[first - start : first - start + _PART_ROWS[hidden.device.type]]
                 part = slice(first, first + len(scores))
                 log_q = scores.log_softmax(dim=-1, dtype=torch.float32)  # [part, draft vocab]
-                wanted = probabilities[positions[part]].float()
+                wanted = probabilities[places[part]].float()
                 loss -= (weight[part] * (wanted * log_q).sum(dim=-1)).sum()
                 right = log_q.gather(1, best[part, None].clamp(min=0))[:, 0] == log_q.amax(dim=-1)
                 agreed += (right & (weight[part] > 0)).sum()
