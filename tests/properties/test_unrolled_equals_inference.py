@@ -75,6 +75,12 @@ def _inference(drafter: Drafter, batch: TrainingBatch, span: Span, row: int, ste
     return outputs
 
 
+def _assert_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Up to float32's rounding, which goes with the largest number of a row: sums over it cancel."""
+    largest = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(actual, expected, atol=1e-5 * largest, rtol=1e-5)
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(3, 14), min_size=1, max_size=3),
@@ -94,11 +100,11 @@ def test_unrolled_rows_equal_the_inference_path(
             for row in range(span.first_row, span.end_row):
                 existing = min(STEPS, span.end_row - row)
                 for step, expected in enumerate(_inference(drafter, batch, span, row, existing)):
-                    torch.testing.assert_close(outputs[step][number : number + 1], expected, atol=1e-5, rtol=1e-5)
+                    _assert_equal(outputs[step][number : number + 1], expected)
                 number += 1
         assert number == len(outputs[0])
         log_probs = (unrolled.normed(outputs[0]) @ unrolled.lm_head.weight.T).log_softmax(dim=-1)
-        torch.testing.assert_close(log_probs, drafter.log_probs(outputs[0]), atol=1e-5, rtol=1e-5)
+        _assert_equal(log_probs, drafter.log_probs(outputs[0]))
 
 
 @given(seed=st.integers(0, 2**16), length=st.integers(4, 12))
@@ -113,7 +119,7 @@ def test_a_sequence_does_not_feel_its_batch_mates(
     with torch.no_grad():
         together = [hidden[batch.spans[0].end_row - batch.spans[0].first_row :] for hidden in unrolled(batch, STEPS)]
         for one, other in zip(together, unrolled(alone, STEPS), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+            _assert_equal(one, other)
 
 
 def test_positions_name_token_and_label_of_each_step() -> None:

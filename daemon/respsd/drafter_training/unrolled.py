@@ -209,10 +209,10 @@ def _attend_span(
     ancestors = torch.stack([(grouped * each[:, None]).sum(dim=-1) for each in own_keys], dim=-1).float()
     weights = torch.cat((prefix, ancestors), dim=-1).softmax(dim=-1).to(values.dtype)  # [kv_heads, g, rows, seen + j]
     to_prefix, *to_own = weights.split([seen, *[1] * len(own_values)], dim=-1)  # likewise one gradient for all
-    out = (to_prefix.reshape(kv_heads, group * rows, seen) @ values).view(kv_heads, group, rows, dim)
+    attended: Tensor = (to_prefix.reshape(kv_heads, group * rows, seen) @ values).view(kv_heads, group, rows, dim)
     for weight, each in zip(to_own, own_values, strict=True):
-        out = out + weight * each[:, None]
-    return out.reshape(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim)
+        attended = attended + weight * each[:, None]
+    return attended.reshape(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim)
 
 
 def _ranges(bounds: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
