@@ -22,6 +22,8 @@ from support.soak_clients import Doomed, Probe
 from respsd_client import AsyncClient, GenerateResult, ServiceError
 
 CLIENTS = 64
+LONGER_SECONDS = 300.0
+"""That a slow machine may take besides."""
 SETTINGS = {
     "RESPSD_CALIBRATION__AT_START": "never",
     "RESPSD_EXPLORATION__SHARE": "0.2",
@@ -92,11 +94,12 @@ class Soak:
         self._report = SoakReport()
         self._outputs: dict[str, tuple[int, ...]] = {}
         self._until = 0.0
+        self._enough: Callable[[SoakReport], bool] = lambda _report: True
 
-    async def run(self, seconds: float) -> SoakReport:
-        """Load the daemon for so long, then wait until it is idle."""
+    async def run(self, seconds: float, enough: Callable[[SoakReport], bool]) -> SoakReport:
+        """Load the daemon for so long, and on a slow machine until there is enough; then wait until it is idle."""
         began = time.monotonic()
-        self._until = began + seconds
+        self._until, self._enough = began + seconds, enough
         with Probe(self._address) as probe:
             async with asyncio.TaskGroup() as tasks:
                 for number in range(CLIENTS):
@@ -113,13 +116,17 @@ class Soak:
         ]
         return self._report
 
+    def _goes_on(self) -> bool:
+        late = time.monotonic() - self._until
+        return late < 0 or (late < LONGER_SECONDS and not self._enough(self._report))
+
     async def _client(self, number: int) -> None:
         rng = random.Random(f"{self._seed} {number}")
         kinds: list[Callable[[AsyncClient, random.Random], Awaitable[str]]] = [
             self._stream, self._stream, self._unary, self._cancel, self._cancel_unary, self._deadline, self._bad,
         ]  # fmt: skip
         async with AsyncClient(self._address) as client:
-            while time.monotonic() < self._until:
+            while self._goes_on():
                 kind = rng.choice(kinds)
                 end = await kind(client, rng)
                 self._report.ends[kind.__name__.strip("_"), end] += 1
@@ -187,14 +194,14 @@ class Soak:
     async def _doomed(self) -> None:
         """Client processes that are killed while their streams run."""
         rng = random.Random(self._seed)
-        while time.monotonic() < self._until:
+        while self._goes_on():
             self._report.killed_clients += await asyncio.to_thread(Doomed(self._address).live, rng.uniform(0, 0.5))
             await asyncio.sleep(0.5)
 
     async def _swaps(self) -> None:
         """The champion moves to and fro while it serves."""
         async with AsyncClient(f"unix:{self._socket}") as client:
-            while time.monotonic() < self._until:
+            while self._goes_on():
                 for version in (2, 1):
                     await client.promote_policy(version, reason="soak")
                     self._report.swaps += 1
@@ -204,7 +211,7 @@ class Soak:
         status = Path(f"/proc/{self._daemon.process.pid}/status")
         asked = health_pb2.HealthCheckRequest()
         channel = grpc.aio.insecure_channel(self._address)
-        while time.monotonic() < self._until:
+        while self._goes_on():
             health = await health_pb2_grpc.HealthStub(channel).Check(asked)
             if health.status != health_pb2.HealthCheckResponse.SERVING:  # busy is not wedged
                 self._report.faults.append(f"health {health.status} after {time.monotonic() - began:.0f} s")
