@@ -250,8 +250,8 @@ async def test_a_cancelled_stream_ends_all_its_samples(rig, client):
     stream = client.stream(PROMPT, n=3, max_new_tokens=200, ignore_eos=True, **SAMPLED)
     await anext(stream)
     stream.cancel()
-    await eventually(lambda: rig.engine.load().running == 0)
-    assert rig.engine.load().kv_tokens_reserved == 0
+    # A sequence counts no more a moment before its memory is given back.
+    await eventually(lambda: rig.engine.load().running == rig.engine.load().kv_tokens_reserved == 0)
 
 
 async def test_speculation_is_the_daemons_a_policys_an_actions_or_off(rig, client):
