@@ -174,8 +174,7 @@ class _Plan:
     known: Mapping[str, Sequence[int]]
     skipped: Skipped
     _dialogues: list[_Dialogue] = field(default_factory=list)
-    _too_long: set[str] = field(default_factory=set)
-    _refused: set[int] = field(default_factory=set)
+    _counted: set[object] = field(default_factory=set)
 
     def jobs(self, conversations: Sequence[Conversation]) -> list[Job]:
         """Every answer that is wanted and not known yet; later turns follow from `follow_up`."""
@@ -216,10 +215,10 @@ class _Plan:
             try:
                 prompt_ids = self.tokenizer.render_chat(dialogue.messages)
             except InvalidRequest:  # a role that the template has no place for, text that is no Unicode
-                self._count_refused(dialogue.conversation)
+                self._count_once(id(dialogue.conversation), "refused by the target's chat template")
                 return None
             if len(prompt_ids) > self.options.max_prompt_tokens:
-                self._count_too_long(prompt_ids)
+                self._count_once(answer_key(prompt_ids, 0.0), f"longer than {self.options.max_prompt_tokens} tokens")
                 return None
             known = self.known.get(answer_key(prompt_ids, dialogue.temperature))
             if known is None:
@@ -228,18 +227,11 @@ class _Plan:
             self._hear(dialogue, known)
         return None
 
-    def _count_refused(self, conversation: Conversation) -> None:
-        """Once for a conversation, however many temperatures there are."""
-        if id(conversation) not in self._refused:
-            self._refused.add(id(conversation))
-            self.skipped.count("refused by the target's chat template")
-
-    def _count_too_long(self, prompt_ids: list[int]) -> None:
-        """Once for a prompt, however many temperatures there are."""
-        key = answer_key(prompt_ids, 0.0)
-        if key not in self._too_long:
-            self._too_long.add(key)
-            self.skipped.count(f"longer than {self.options.max_prompt_tokens} tokens")
+    def _count_once(self, key: object, reason: str) -> None:
+        """Once for what the key stands for, however many temperatures there are."""
+        if key not in self._counted:
+            self._counted.add(key)
+            self.skipped.count(reason)
 
     def _hear(self, dialogue: _Dialogue, answer_ids: Sequence[int]) -> None:
         dialogue.messages.append({"role": "assistant", "content": self.tokenizer.decode(answer_ids)})

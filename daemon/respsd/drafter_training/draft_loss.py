@@ -95,11 +95,13 @@ class _SoftCrossEntropy(torch.autograd.Function):
         score_gradient = torch.empty((rows, head.shape[0]), dtype=compute_head.dtype, device=hidden.device)
         loss = hidden.new_zeros((), dtype=torch.float32)
         agreed = torch.zeros((), dtype=torch.int64, device=hidden.device)
-        for start in range(0, rows, _CHUNK_ROWS[hidden.device.type]):
-            products = compute_hidden[start : start + _CHUNK_ROWS[hidden.device.type]] @ compute_head.T
-            for first in range(start, start + len(products), _PART_ROWS[hidden.device.type]):
-                scores = products[first - start : first - start + _PART_ROWS[hidden.device.type]]
+        device = hidden.device.type
+        for start in range(0, rows, _CHUNK_ROWS[device]):
+            products = compute_hidden[start : start + _CHUNK_ROWS[device]] @ compute_head.T
+            first = start
+            for scores in products.split(_PART_ROWS[device]):
                 part = slice(first, first + len(scores))
+                first = part.stop
                 log_q = scores.log_softmax(dim=-1, dtype=torch.float32)  # [part, draft vocab]
                 wanted = probabilities[places[part]].float()
                 loss -= (weight[part] * (wanted * log_q).sum(dim=-1)).sum()

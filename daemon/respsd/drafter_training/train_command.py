@@ -96,96 +96,67 @@ def train(
     """
     options.validated()
     with sole_writer(folder, "run", wait=False):
-        return _train(
-            AnswerFiles(answer_files, max_tokens),
-            folder,
+        skipped = Skipped()
+        weights = _load_weights(target, dtype)
+        answers = AnswerFiles(answer_files, min(max_tokens, int(weights.config.max_position_embeddings)))
+        vocab_size = int(weights.config.vocab_size)
+        survey = answers.survey(vocab_size, skipped)
+        tokenizer = HfTokenizer.load(target)
+        start = _start(initial, weights) if initial is not None else None
+        if start is None or options.new_vocabulary:
+            draft_ids = draft_vocabulary(survey.token_counts, options.draft_vocab)
+        else:
+            draft_ids = start.draft_to_target
+        options = dataclasses.replace(options, draft_vocab=len(draft_ids))
+        config = drafter_config(weights.config, options)
+        if start is not None:
+            _check_alike(start, config)
+        files = cache_features(
+            answers,
+            survey.answers,
+            features or folder / "features",
             target,
-            options,
             dtype=dtype,
             device=device,
+            eos_token_ids=tokenizer.eos_token_ids,
             clock=clock,
-            features=features or folder / "features",
-            schedule=schedule or Schedule(),
-            initial=initial,
+        )
+        shards = open_shards(files)
+        training, held_out = split_by_prompt(shards, options.held_out)
+        if not training or not held_out:
+            parts = f"{len(training)} to train on and {len(held_out)} held out"
+            fault = f"{survey.answers} answers split into {parts}; give more"
+            raise TrainingDataError(", ".join(map(str, answer_files)), fault)
+        drafter = _new_drafter(weights, draft_ids, tap_scale(shards), config, options.seed, start, device)
+        trainer = Trainer(
+            drafter,
+            _labeller(weights, draft_ids, device),
+            Packer(shards, options.rows_per_batch, options.prompt_weight, survey.common_prefix),
+            training,
+            held_out,
+            options,
+            schedule or Schedule(),
+            RunState(folder / "state.pt", options.digest(f"{[file.name for file in files]} {initial}")),
+            clock,
+        )
+        share = coverage(survey.token_counts, draft_ids)
+        log.info(
+            "training",
+            sequences=len(training),
+            held_out=len(held_out),
+            steps=trainer.total_steps,
+            parameters=parameter_count(drafter),
+            draft_coverage=round(share, 4),
+            skipped=skipped.describe(),
         )
 
+        def evaluated(history: Sequence[Evaluation]) -> None:
+            export_checkpoint(drafter, draft_ids, folder, torch.bfloat16)
+            write_curves(history, folder)
 
-def _train(
-    answers: AnswerFiles,
-    folder: Path,
-    target: Path,
-    options: TrainOptions,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    clock: Clock,
-    features: Path,
-    schedule: Schedule,
-    initial: Path | None,
-) -> Trained:
-    skipped = Skipped()
-    weights = _load_weights(target, dtype)
-    most = min(answers.max_tokens, int(weights.config.max_position_embeddings))
-    answers = dataclasses.replace(answers, max_tokens=most)
-    vocab_size = int(weights.config.vocab_size)
-    survey = answers.survey(vocab_size, skipped)
-    tokenizer = HfTokenizer.load(target)
-    start = _start(initial, weights) if initial is not None else None
-    if start is None or options.new_vocabulary:
-        draft_ids = draft_vocabulary(survey.token_counts, options.draft_vocab)
-    else:
-        draft_ids = start.draft_to_target
-    options = dataclasses.replace(options, draft_vocab=len(draft_ids))
-    config = drafter_config(weights.config, options)
-    if start is not None:
-        _check_alike(start, config)
-    files = cache_features(
-        answers,
-        survey.answers,
-        features,
-        target,
-        dtype=dtype,
-        device=device,
-        eos_token_ids=tokenizer.eos_token_ids,
-        clock=clock,
-    )
-    shards = open_shards(files)
-    training, held_out = split_by_prompt(shards, options.held_out)
-    if not training or not held_out:
-        raise TrainingDataError(
-            ", ".join(map(str, answers.files)),
-            f"{survey.answers} answers split into {len(training)} to train on and {len(held_out)} held out; give more",
-        )
-    drafter = _new_drafter(weights, draft_ids, tap_scale(shards), config, options.seed, start, device)
-    trainer = Trainer(
-        drafter,
-        _labeller(weights, draft_ids, device),
-        Packer(shards, options.rows_per_batch, options.prompt_weight, survey.common_prefix),
-        training,
-        held_out,
-        options,
-        schedule,
-        RunState(folder / "state.pt", options.digest(f"{[file.name for file in files]} {initial}")),
-        clock,
-    )
-    share = coverage(survey.token_counts, draft_ids)
-    log.info(
-        "training",
-        sequences=len(training),
-        held_out=len(held_out),
-        steps=trainer.total_steps,
-        parameters=parameter_count(drafter),
-        draft_coverage=round(share, 4),
-        skipped=skipped.describe(),
-    )
-
-    def evaluated(history: Sequence[Evaluation]) -> None:
-        export_checkpoint(drafter, draft_ids, folder, torch.bfloat16)
-        write_curves(history, folder)
-
-    history = trainer.run(evaluated)
-    evaluated(history)
-    return Trained(folder, parameter_count(drafter), trainer.total_steps, share, history[-1], skipped)
+        history = trainer.run(evaluated)
+        evaluated(history)
+        return Trained(folder, parameter_count(drafter), trainer.total_steps, share, history[-1], skipped)
 
 
 def drafter_config(target: PreTrainedConfig, options: TrainOptions) -> DrafterConfig:

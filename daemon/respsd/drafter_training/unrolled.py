@@ -11,7 +11,6 @@ a prefix that ends at t. EAGLE-3 (arXiv 2503.01840), section 3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -173,16 +172,14 @@ def attend(
     rows = [span.end_row - span.first_row for span in spans]
     seen = [span.end_row for span in spans]
     # Split at once: the gradient of a slice is a whole tensor of zeros, which a slice for each span would add up.
-    parts = zip(
-        spans,
-        queries.split(rows, dim=1),
-        keys.split(seen, dim=1),
-        values.split(seen, dim=1),
-        zip(*(each.split(rows, dim=1) for each in own_keys), strict=True) if own_keys else repeat(()),
-        zip(*(each.split(rows, dim=1) for each in own_values), strict=True) if own_values else repeat(()),
-        strict=False,
+    own = [[each.split(rows, dim=1) for each in kind] for kind in (own_keys, own_values)]  # [kind][step][span]
+    parts = zip(queries.split(rows, dim=1), keys.split(seen, dim=1), values.split(seen, dim=1), strict=True)
+    return torch.cat(
+        [
+            _attend_span(spans[number].first_row, *part, *([step[number] for step in kind] for kind in own))
+            for number, part in enumerate(parts)
+        ]
     )
-    return torch.cat([_attend_span(span.first_row, *rest) for span, *rest in parts])
 
 
 def _attend_span(
