@@ -340,6 +340,28 @@ def test_a_fault_of_the_champion_moves_it_once_however_many_holdouts_it_is_in() 
     assert {each.subject_version for each in rig.rollout.status().rounds} == {LAST_GOOD}
 
 
+def test_a_champion_that_fails_in_the_holdout_of_plain_decoding_makes_room_for_last_good() -> None:
+    """Its fault says nothing against speculation, which stays on."""
+    rig = make_rollout(holdout_off=0.02)
+    rig.rollout.on_fault(CHAMPION, ValueError("its output is not finite"))
+    rig.rollout.pump()
+    assert rig.made() == [("rollback", None)]
+    assert rig.policies.aliases["champion"] == LAST_GOOD
+    assert not rig.rollout.status().speculation_off
+
+
+@pytest.mark.parametrize("holdouts", [{}, {"holdout_last_good": 0.02}, {"holdout_off": 0.02}])
+def test_after_a_champion_failed_the_next_candidate_waits(holdouts: dict[str, float]) -> None:
+    rig = make_rollout(cooldown_seconds=60, **holdouts)
+    rig.rollout.on_fault(CHAMPION, ValueError("its output is not finite"))
+    rig.rollout.pump()
+    rig.propose(8)
+    assert rig.rollout.status().waiting == "a pause after a rollback"
+    rig.clock.pass_seconds(61)
+    rig.rollout.pump()
+    assert [each.subject_version for each in rig.rollout.status().rounds if each.kind == "candidate"] == [8]
+
+
 def test_what_is_heard_of_a_champion_after_somebody_replaced_it_moves_nobody() -> None:
     rig = make_rollout(**HOLDOUTS)
     contests = rig.rollout.trials.plan.all_contests

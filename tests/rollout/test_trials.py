@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.rollouts import ACTION, StillClock
 
-from respsd.control.action import Action
+from respsd.control.action import OFF, Action
 from respsd.control.controller import Decision, Vector
 from respsd.control.static import StaticController
 from respsd.engine.window import StepMeasure
@@ -37,11 +37,11 @@ class Slow:
 class Bench:
     """Trials whose engine is a loop in a test."""
 
-    def __init__(self, *, choosing: float = 0.0, seed: int = 1) -> None:
+    def __init__(self, *, choosing: float = 0.0, seed: int = 1, champion: Action = ACTION) -> None:
         self.events: list[Event] = []
         self.in_force = True
         clock = StillClock()
-        self.champion = StaticController(ACTION, 1, "champion")
+        self.champion = StaticController(champion, 1, "champion")
         candidate = Arm("candidate", Slow(clock, choosing))
         self.contest = Contest("candidate", candidate, Arm("champion", self.champion))
         self.trials = Trials(
@@ -227,6 +227,14 @@ def test_a_batch_size_that_the_control_has_not_run_is_not_judged() -> None:
     for _ in range(64):
         guard.control_step(1_000, 1)
     assert [guard.subject_step(132_000, 8) for _ in range(20)] == [None] * 20
+
+
+def test_a_step_with_a_tree_may_take_many_times_as_long_as_a_plain_one() -> None:
+    """Where speculation is off, a candidate that brings it back is measured by its speed alone."""
+    bench = Bench(champion=OFF)
+    bench.trials.follow(Plan(((bench.contest, 0.5),)))
+    assert bench.run([1] * 60, slowness=6.0) is None
+    assert bench.tripped() == []
 
 
 def test_one_slow_step_is_the_machines_fault() -> None:

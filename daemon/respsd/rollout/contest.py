@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from respsd.control.controller import Controller
+from respsd.control.static import StaticController
 
 Kind = Literal["candidate", "last-good", "baseline", "off"]
 """`candidate`: a candidate against the champion. The others are holdouts: the champion against what it must beat."""
@@ -26,6 +27,11 @@ class Arm:
     def version(self) -> int | None:
         """The policy version; None for plain decoding and for the built-in baseline."""
         return self.controller.version
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it always decodes plainly."""
+        return isinstance(self.controller, StaticController) and self.controller.action.is_off
 
 
 @dataclass(frozen=True, slots=True, eq=False)

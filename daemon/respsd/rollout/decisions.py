@@ -59,8 +59,10 @@ class Decisions:
                 self._moves.rollback(intent, to=round_.contest.control.version)
             case "baseline":
                 self._moves.rollback(intent, to=BASELINE)
-            case "off":
+            case "off" if detail is None:
                 return self._switch_off(intent)
+            case "off":  # a policy that fails says nothing against speculation
+                self._moves.rollback(intent)
         return reason
 
     def give_up(self, round_: Round) -> str:

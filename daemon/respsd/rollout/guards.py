@@ -44,7 +44,8 @@ class StepTimeGuard:
 
     A step of eight sequences takes longer than one of a single sequence, whoever chose its trees. So each bucket of
     batch sizes (1, 2, 3 and 4, 5 to 8, ...) has references and a row of slow steps of its own, and nothing is judged in
-    a bucket where the control has hardly run yet.
+    a bucket where the control has hardly run yet. A control that decodes plainly is no reference: a step with a large
+    tree takes many times as long and may well earn it, which the judge sees in tokens per second.
     """
 
     def __init__(self, limits: GuardLimits) -> None:

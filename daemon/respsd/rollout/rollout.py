@@ -14,11 +14,10 @@ from random import Random
 import structlog
 
 from respsd.clock import Clock
-from respsd.control.controller import Controller
 from respsd.control.router import CANDIDATE, CHAMPION, ControllerSource
 from respsd.errors import InvalidRequest, Overtaken, RespsdError
 from respsd.rollout.budget import DAY_NS
-from respsd.rollout.contest import Contest, Kind
+from respsd.rollout.contest import Arm, Contest, Kind
 from respsd.rollout.decisions import Decisions
 from respsd.rollout.evidence import Evidence, Recorded
 from respsd.rollout.guards import Guard, GuardLimits
@@ -26,7 +25,7 @@ from respsd.rollout.judge import Verdict
 from respsd.rollout.moves import PolicyMoves, ServingAliases
 from respsd.rollout.plan import NOTHING, Plan
 from respsd.rollout.round import SHADOW, Round
-from respsd.rollout.rounds import RoundMaker, candidate_contest, holdout_contests, in_force, is_off
+from respsd.rollout.rounds import RoundMaker, candidate_contest, holdout_contests, in_force
 from respsd.rollout.status import SLOWER, RolloutStatus, RoundStatus
 from respsd.rollout.trials import Event, Observed, Shadowed, Trials, Tripped
 from respsd.settings_learning import RolloutSettings
@@ -236,9 +235,12 @@ class Rollout:
             return self._decisions.roll_back(lost, reason, detail)
 
         if self._attempt(round_, "rollback", move):
-            self._rollbacks[reason] += 1
-            self._cooldown_until_ns = self._clock.time_ns() + round(self._settings.cooldown_seconds * 1e9)
-            self._decisions.freeze_after_too_many()
+            self._rolled_back(reason)
+
+    def _rolled_back(self, reason: str) -> None:
+        self._rollbacks[reason] += 1
+        self._cooldown_until_ns = self._clock.time_ns() + round(self._settings.cooldown_seconds * 1e9)
+        self._decisions.freeze_after_too_many()
 
     def _attempt(self, round_: Round, verdict: str, move: Callable[[Round], str]) -> bool:
         """Make a decision's move and end its round, also where the move is refused; whether it was made."""
@@ -284,8 +286,7 @@ class Rollout:
             except RespsdError as fault:
                 log.warning("rollout_move_refused", verdict="rollback", version=version, fault=str(fault))
             else:
-                self._rollbacks[guard] += 1
-                self._decisions.freeze_after_too_many()
+                self._rolled_back(guard)
 
     def _follow_aliases(self) -> None:
         """End rounds whose versions others moved, and begin those that there should be."""
@@ -364,7 +365,7 @@ class Rollout:
         return self._settings.ramp[round_.stage - 1] if round_.stage != SHADOW else 0.0
 
     def _publish(self) -> None:
-        champion: Controller = self._router.controller(CHAMPION)
+        champion = Arm(CHAMPION, self._router.controller(CHAMPION))
         cooling = self._clock.time_ns() < self._cooldown_until_ns <= self._clock.time_ns() + DAY_NS
         self._status = RolloutStatus(
             rounds=tuple(RoundStatus.of(each, self._share(each)) for each in self._rounds.values()),
@@ -372,5 +373,5 @@ class Rollout:
             promotions=self._promotions,
             cooldown_until_ns=self._cooldown_until_ns if cooling else None,
             waiting=self._waiting,
-            speculation_off=is_off(champion),
+            speculation_off=champion.is_off,
         )

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from respsd.clock import Clock
 from respsd.control.action import OFF
-from respsd.control.controller import Controller
 from respsd.control.router import BASELINE, CANDIDATE, CHAMPION, LAST_GOOD
 from respsd.control.static import StaticController
 from respsd.rollout.budget import DAY_NS, AlphaBudget
@@ -35,13 +34,8 @@ def holdout_contests(router: ServingAliases, settings: RolloutSettings) -> Itera
         yield Contest("last-good", champion, _arm(router, LAST_GOOD)), settings.holdout_last_good
     if baseline.version != champion.version:
         yield Contest("baseline", champion, baseline), settings.holdout_baseline
-    if not is_off(champion.controller) and not is_off(baseline.controller):
+    if not champion.is_off and not baseline.is_off:
         yield Contest("off", champion, Arm(OFF_ARM, StaticController(OFF, None, OFF_ARM))), settings.holdout_off
-
-
-def is_off(controller: Controller) -> bool:
-    """Whether it always decodes plainly."""
-    return isinstance(controller, StaticController) and controller.action.is_off
 
 
 def in_force(router: ServingAliases, contest: Contest) -> bool:

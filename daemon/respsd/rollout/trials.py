@@ -125,6 +125,8 @@ class Trials(EngineHooks):
         if quad is None or quad.contest is None or quad.cancelled or self._guarded_step == self._phases.steps_begun:
             return
         self._guarded_step = self._phases.steps_begun
+        if quad.contest.control.is_off:  # no reference for trees, see `StepTimeGuard`
+            return
         guard = self._step_guards.setdefault(quad.contest, StepTimeGuard(self._limits))
         if not self._phases.subject_runs:
             guard.control_step(step.decode_ns, step.batch_size)
