@@ -21,7 +21,7 @@ from respsd.service.calls import Call
 from respsd.service.event_stream import EventStream
 from respsd.telemetry.call_metrics import CallMetrics
 from respsd.telemetry.engine_metrics import EngineMetrics
-from respsd.telemetry.metrics import REFUSALS, Metrics, serve_metrics
+from respsd.telemetry.metrics import FAULTS, REFUSALS, Metrics, serve_metrics
 from respsd.telemetry.totals import ArmTotals, Totals, read_totals
 
 SMALL = Action(4, 1, 2)
@@ -178,7 +178,10 @@ def test_requests_are_counted_by_code_and_reason(registry: CollectorRegistry, me
     assert requests("INVALID_ARGUMENT", "none") == 1
     assert requests("DEADLINE_EXCEEDED", "cancelled") == 1
     assert requests("OK", "none") is None
-    assert registry.get_sample_value("respsd_request_duration_seconds_count") == 4
+    assert [requests(code, "none") for code in FAULTS] == [0, 0]
+    observer.call_ended(finished_call("Generate", grpc.StatusCode.INTERNAL, None))
+    assert requests("INTERNAL", "none") == 1
+    assert registry.get_sample_value("respsd_request_duration_seconds_count") == 5
 
 
 def test_refusals_are_counted_by_limit(registry: CollectorRegistry, metrics: Metrics) -> None:

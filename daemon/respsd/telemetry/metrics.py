@@ -32,6 +32,8 @@ from respsd.experience.recorder import DropReason, RecorderStatus
 
 NO_REASON = "none"
 """finish_reason of a request that was refused or failed."""
+FAULTS = ("INTERNAL", "UNKNOWN")
+"""Codes of requests that failed by a fault of the daemon."""
 REFUSALS = (
     "queue_requests",
     "queue_tokens",
@@ -71,6 +73,8 @@ class Metrics:
             ["code", "finish_reason"],
             registry=registry,
         )
+        for code in FAULTS:
+            self._requests.labels(code, NO_REASON)  # 0 is a figure too: a rate needs a beginning
         self._refused = Counter(
             "respsd_requests_refused",
             "Requests that a limit of the daemon's capacity turned away or ended before their first token, by limit.",
@@ -78,7 +82,7 @@ class Metrics:
             registry=registry,
         )
         for reason in REFUSALS:
-            self._refused.labels(reason)  # 0 is a figure too: a rate needs a beginning
+            self._refused.labels(reason)  # likewise
         self._duration = Histogram(
             "respsd_request_duration_seconds",
             "From a request's arrival to its status.",

@@ -26,7 +26,7 @@ class Totals:
     actions: Mapping[str, int] = field(default_factory=dict)
     """Steps, by action."""
     requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests that ended, by code."""
+    """Requests that ended, by the codes that there were."""
     action_switches: int = 0
     """Windows that went on under another action than the one before in their sequence."""
 
@@ -56,7 +56,7 @@ def read_totals(registry: CollectorRegistry) -> Totals:
             _action(*key): int(steps)
             for key, steps in by("respsd_action_steps_total", "tokens", "depth", "topk").items()
         },
-        requests={key[0]: int(count) for key, count in by("respsd_requests_total", "code").items()},
+        requests={key[0]: int(count) for key, count in by("respsd_requests_total", "code").items() if count},
         action_switches=int(by("respsd_action_switches_total").get((), 0)),
     )
 
