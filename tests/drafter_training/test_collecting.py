@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import structlog
 import torch
 from support import models, tiny
 
@@ -135,6 +136,18 @@ def test_later_turns_follow_the_answers_to_earlier_ones_also_after_a_kill(tmp_pa
         half.append([first])
     assert _collect(file, tmp_path / "half.jsonl", options).answers == 1
     assert _answers(tmp_path / "half.jsonl") == [first, second]
+
+
+def test_conversations_that_begin_alike_are_all_answered_each_answer_once(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    turns = [["cat", "dog", "on"], ["cat", "the"], ["cat", "dog", "and"], ["cat"]]
+    file.write_text("".join(json.dumps({"turns": each}) + "\n" for each in turns))
+    with structlog.testing.capture_logs() as lines:
+        done = _collect(file, tmp_path / "a.jsonl", _options(temperatures=(0.0, 0.0), max_new_tokens=3))
+    assert [line["to_do"] for line in lines if line["event"] == "collecting"] == [5]
+    answers = _answers(tmp_path / "a.jsonl")
+    assert done.answers == len(answers) == len({answer.key for answer in answers}) == 5
+    assert _collect(file, tmp_path / "a.jsonl", _options(max_new_tokens=3)).answers == 0
 
 
 def test_a_prompt_longer_than_the_limit_is_skipped_and_counted(prompts: Path, tmp_path: Path) -> None:

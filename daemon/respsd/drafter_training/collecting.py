@@ -171,30 +171,32 @@ class _Plan:
 
     tokenizer: ChatRenderer
     options: CollectOptions
-    known: Mapping[str, Sequence[int]]
+    known: dict[str, Sequence[int]]
     skipped: Skipped
     _dialogues: list[_Dialogue] = field(default_factory=list)
+    """Those that a job is made for, by its tag."""
+    _waiting: dict[str, list[_Dialogue]] = field(default_factory=dict)
+    """By the key of an answer that is to come, the others that go on from it."""
     _counted: set[object] = field(default_factory=set)
 
     def jobs(self, conversations: Sequence[Conversation]) -> list[Job]:
         """Every answer that is wanted and not known yet; later turns follow from `follow_up`."""
         jobs: list[Job] = []
         temperatures = self.options.temperatures
-        planned: set[str] = set()
         for shift in range(len(temperatures)):
             for number, conversation in enumerate(balanced(conversations, self.options.seed)):
                 temperature = temperatures[(number + shift) % len(temperatures)]
                 dialogue = _Dialogue(conversation, temperature, list(conversation.opening))
                 job = self._next_job(dialogue)
-                if job is not None and (key := answer_key(job.prompt_ids, temperature)) not in planned:
-                    planned.add(key)
+                if job is not None:
                     jobs.append(job)
         return by_length_in_windows(jobs, _LENGTH_WINDOW)
 
     def turns_left(self, job: Job) -> int:
-        """Answers that the job's conversation needs, its own included."""
-        dialogue = self._dialogues[job.tag]
-        return len(dialogue.conversation.turns) - dialogue.turn
+        """Answers that the conversations need that the job's answer is part of, each counted once, its own included."""
+        dialogues = [self._dialogues[job.tag], *self._waiting[_key(job)]]
+        left = [each.conversation.turns[each.turn :] for each in dialogues]
+        return len({turns[:count] for turns in left for count in range(1, len(turns) + 1)})
 
     def answer(self, job: Job) -> Answer:
         """The record of a finished job."""
@@ -202,14 +204,19 @@ class _Plan:
         return Answer(source, job.temperature, job.prompt_ids, job.answer_ids)
 
     def follow_up(self, job: Job) -> list[Job]:
-        """The next turn of the job's conversation, where there is one."""
-        dialogue = self._dialogues[job.tag]
-        self._hear(dialogue, job.answer_ids)
-        following = self._next_job(dialogue)
-        return [] if following is None else [following]
+        """The next turns of the conversations that the job's answer is part of, where there are any."""
+        key = _key(job)
+        self.known[key] = array("I", job.answer_ids)
+        dialogues = [self._dialogues[job.tag], *self._waiting.pop(key)]
+        for dialogue in dialogues:
+            self._hear(dialogue, job.answer_ids)
+        return [following for each in dialogues if (following := self._next_job(each)) is not None]
 
     def _next_job(self, dialogue: _Dialogue) -> Job | None:
-        """The dialogue's next turn that is not known; None where it ends before or the prompt grows too long."""
+        """The dialogue's next turn that is not known.
+
+        None where it ends before, where its prompt grows too long, and where it waits for another's answer.
+        """
         while dialogue.turn < len(dialogue.conversation.turns):
             dialogue.messages.append({"role": "user", "content": dialogue.conversation.turns[dialogue.turn]})
             try:
@@ -220,12 +227,22 @@ class _Plan:
             if len(prompt_ids) > self.options.max_prompt_tokens:
                 self._count_once(answer_key(prompt_ids, 0.0), f"longer than {self.options.max_prompt_tokens} tokens")
                 return None
-            known = self.known.get(answer_key(prompt_ids, dialogue.temperature))
+            key = answer_key(prompt_ids, dialogue.temperature)
+            known = self.known.get(key)
             if known is None:
-                self._dialogues.append(dialogue)
-                return Job(prompt_ids, dialogue.temperature, len(self._dialogues) - 1)
+                return self._ask(dialogue, key, prompt_ids)
             self._hear(dialogue, known)
         return None
+
+    def _ask(self, dialogue: _Dialogue, key: str, prompt_ids: list[int]) -> Job | None:
+        """A job for the answer; None where there is one already, which a dialogue with further turns waits for."""
+        if key in self._waiting:
+            if dialogue.turn + 1 < len(dialogue.conversation.turns):
+                self._waiting[key].append(dialogue)
+            return None
+        self._waiting[key] = []
+        self._dialogues.append(dialogue)
+        return Job(prompt_ids, dialogue.temperature, len(self._dialogues) - 1)
 
     def _count_once(self, key: object, reason: str) -> None:
         """Once for what the key stands for, however many temperatures there are."""
@@ -236,6 +253,10 @@ class _Plan:
     def _hear(self, dialogue: _Dialogue, answer_ids: Sequence[int]) -> None:
         dialogue.messages.append({"role": "assistant", "content": self.tokenizer.decode(answer_ids)})
         dialogue.turn += 1
+
+
+def _key(job: Job) -> str:
+    return answer_key(job.prompt_ids, job.temperature)
 
 
 def balanced(conversations: Sequence[Conversation], seed: int) -> list[Conversation]:
