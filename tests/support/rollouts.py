@@ -23,6 +23,7 @@ from respsd.settings_learning import RolloutSettings
 BASELINE, CHAMPION, CANDIDATE, LAST_GOOD = 1, 5, 7, 4
 OFF_VERSION = 99
 ACTION = Action(8, 3, 3)
+HOLDOUTS = {"holdout_last_good": 0.05, "holdout_baseline": 0.02, "holdout_off": 0.01}
 
 
 @dataclass
