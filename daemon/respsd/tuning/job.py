@@ -68,22 +68,22 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     order = UpdateOrder.from_json(sys.stdin.readline())
     os.nice(order.settings.nice)
-    # Allocations beyond it fail; the parent's own watch on the memory in use is for what this does not count.
-    limit = order.settings.memory_limit_mib << 20
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     report = _run(order)
     sys.stdout.write(json.dumps(report.to_dict(), allow_nan=False) + "\n")
 
 
 def _run(order: UpdateOrder) -> UpdateReport:
     try:
-        # torch is slow to import, and must be subject to the limits
-        import torch
+        import torch  # slow, and here only: the order is read and the process niced by now
 
         from policy_store import PolicyStore
         from respsd.tuning.experience import LoggedExperience
         from respsd.tuning.update import UpdateContext, update_learner
 
+        # Allocations beyond it fail; the parent's own watch on the memory in use is for what this does not count.
+        # Not before the imports: a library that cannot be loaded wholly, such as CUDA's, may crash the process.
+        limit = order.settings.memory_limit_mib << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         torch.set_num_threads(1)
         with PolicyStore(order.store) as store:
             return update_learner(
