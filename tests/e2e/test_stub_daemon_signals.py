@@ -18,24 +18,34 @@ from respsd.engine.stub import StubEngine
 from respsd_client import Client, GenerationStream, ServiceError
 
 DAEMON = """
-import asyncio, sys
+import asyncio, sys, threading
 from respsd.engine.stub import StubEngine
 from respsd.service.lifecycle import serve_until_signalled
 from respsd.telemetry.logging import configure_logging
 from support.serving import make_server
 
+draining = threading.Event()
+
+def grace():
+    draining.set()
+    return float(sys.argv[1])
+
+def hold(request, step):
+    if request.prompt_ids == (ord("y"),) and step == 1:
+        draining.wait()
+
 async def main():
     configure_logging()
-    engine = StubEngine(context_length=10**9)
+    engine = StubEngine(context_length=10**9, before_step=hold)
     engine.start()
     server = make_server(engine)
     await server.start()
-    await serve_until_signalled(server, float(sys.argv[1]), lambda: print(server.address, flush=True))
+    await serve_until_signalled(server, grace, lambda: print(server.address, flush=True))
     engine.stop()
 
 asyncio.run(main())
 """
-"""Argument: grace in seconds."""
+"""Argument: grace in seconds. After the first token of the prompt "y" the engine holds until draining begins."""
 
 CLIENT = """
 import sys
@@ -65,9 +75,10 @@ def daemon(grace_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_lets_a_short_request_finish_and_cuts_an_endless_one_off(number):
-    with daemon(grace_seconds=1) as (process, address), Client(address) as client:
-        endless, short = client.stream("x", **ENDLESS), client.stream("y", max_new_tokens=2000)
+    with daemon(grace_seconds=3) as (process, address), Client(address) as client:
+        endless = client.stream("x", **ENDLESS)
         next(endless)
+        short = client.stream("y", max_new_tokens=2000)
         next(short)
         process.send_signal(number)
         assert sum(1 for _ in short) > 0
