@@ -6,12 +6,12 @@ import json
 import socket
 import time
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
-from support.daemons import STILL, daemon, respsd, tiny_flags
+from support.daemons import STILL, daemon, long_flags, respsd
 
 from respsd.service.oip import open_inference_pb2 as oip
 from respsd.service.oip import open_inference_pb2_grpc as oip_grpc
@@ -21,7 +21,8 @@ ENVIRONMENT = {
     **STILL,
     "RESPSD_ENGINE__MAX_RUNNING": "1",
     "RESPSD_ENGINE__MAX_WAITING": "2",
-    "RESPSD_ADMISSION__MAX_WAITING_TOKENS": "4000",
+    "RESPSD_ENGINE__KV_TOKENS": "100000",
+    "RESPSD_ADMISSION__MAX_WAITING_TOKENS": "120000",
     "RESPSD_ADMISSION__MAX_CLIENT_REQUESTS": "3",
 }
 
@@ -36,30 +37,24 @@ def free_address() -> str:
 def test_shares_limits_metrics_and_the_open_inference_protocol_work_together(tmp_path: Path):
     metrics = free_address()
     with (
-        daemon(tmp_path, *tiny_flags(), "--metrics", metrics, environment=ENVIRONMENT) as served,
+        daemon(tmp_path, *long_flags(), "--metrics", metrics, environment=ENVIRONMENT) as served,
         Client(served.address) as client,
-        ThreadPoolExecutor(3) as pool,
     ):
         load = client.load()
         assert (load.max_running, load.max_waiting, load.max_waiting_tokens, load.max_client_requests) == (
             1,
             2,
-            4000,
+            120_000,
             3,
         )
-        options = {"max_new_tokens": 240, "ignore_eos": True, "action": "off"}
-        held = [pool.submit(client.generate, [1, 40, 17], **options) for _ in range(3)]
-        deadline = time.monotonic() + 60
-        refused: ServiceError | None = None
-        while refused is None and time.monotonic() < deadline:
-            if client.load().in_flight == 3:
-                with pytest.raises(ServiceError) as caught:
-                    client.generate("x")
-                refused = caught.value
-        assert refused is not None
-        assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "3 of 3, set by admission.max_client_requests" in refused.message
-        assert all(each.result().completion_tokens == 240 for each in held)
+        held = [client.stream([1, 40, 17], max_new_tokens=50_000, ignore_eos=True) for _ in range(3)]
+        in_time(lambda: client.load().in_flight == 3)
+        with pytest.raises(ServiceError, match=r"3 of 3, set by admission\.max_client_requests") as caught:
+            client.generate("x")
+        assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for stream in held:
+            stream.cancel()
+        in_time(lambda: client.load().in_flight == 0)
 
         expected = client.generate("cat", max_new_tokens=12, seed=3, temperature=0.9).text
         with grpc.insecure_channel(served.address) as channel:
@@ -77,6 +72,14 @@ def test_shares_limits_metrics_and_the_open_inference_protocol_work_together(tmp
         assert 'respsd_policy_info{arm="champion",state="good",version="1"} 1.0' in counted
         assert 'respsd_train_updates_total{reason="none",status="stored"} 0.0' in counted
         assert served.stop() == 0
+
+
+def in_time(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; fail where it does not within a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def load_name(address: str) -> str:

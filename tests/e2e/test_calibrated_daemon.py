@@ -11,7 +11,7 @@ import pytest
 from support.daemons import DaemonProcess, daemon, respsd, tiny_flags
 
 LEARNING = {
-    "RESPSD_CALIBRATION__SECONDS": "2",
+    "RESPSD_CALIBRATION__SECONDS": "20",
     "RESPSD_EXPLORATION__SHARE": "1",
     "RESPSD_CONTROL__TOTAL_TOKENS": "4,8,16",
     "RESPSD_CONTROL__DEPTH": "2,3",

@@ -22,7 +22,9 @@ ROLLOUT = {
     **STILL,
     "RESPSD_ROLLOUT__ENABLED": "true",
     "RESPSD_ROLLOUT__SHADOW_WINDOWS": "1",
-    "RESPSD_ROLLOUT__MIN_PAIRS": "1000",  # no verdict: how fast it is here is not what is tested
+    "RESPSD_ROLLOUT__MIN_PAIRS": "1000",  # no verdict, and no guard: how fast it is here is not what is tested
+    "RESPSD_ROLLOUT__STEP_TIME_FACTOR": "1e6",
+    "RESPSD_ROLLOUT__POLICY_MILLISECONDS": "1e6",
 }
 
 

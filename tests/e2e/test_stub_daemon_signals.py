@@ -18,7 +18,7 @@ from respsd.engine.stub import StubEngine
 from respsd_client import Client, GenerationStream, ServiceError
 
 DAEMON = """
-import asyncio, sys, threading
+import asyncio, threading
 from respsd.engine.stub import StubEngine
 from respsd.service.lifecycle import serve_until_signalled
 from respsd.telemetry.logging import configure_logging
@@ -28,7 +28,7 @@ draining = threading.Event()
 
 def grace():
     draining.set()
-    return float(sys.argv[1])
+    return 3600.0
 
 def hold(request, step):
     if request.prompt_ids == (ord("y"),) and step == 1:
@@ -45,7 +45,7 @@ async def main():
 
 asyncio.run(main())
 """
-"""Argument: grace in seconds. After the first token of the prompt "y" the engine holds until draining begins."""
+"""After the first token of the prompt "y" the engine holds until draining begins, which may take an hour."""
 
 CLIENT = """
 import sys
@@ -60,11 +60,12 @@ ENDLESS = {"max_new_tokens": 10**8}
 
 
 @contextmanager
-def daemon(grace_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def daemon() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A daemon process and its address."""
-    arguments = [sys.executable, "-c", DAEMON, str(grace_seconds)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()
@@ -74,8 +75,8 @@ def daemon(grace_seconds: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_lets_a_short_request_finish_and_cuts_an_endless_one_off(number):
-    with daemon(grace_seconds=3) as (process, address), Client(address) as client:
+def test_signal_lets_a_short_request_finish_and_a_second_one_cuts_an_endless_one_off(number):
+    with daemon() as (process, address), Client(address) as client:
         endless = client.stream("x", **ENDLESS)
         next(endless)
         short = client.stream("y", max_new_tokens=2000)
@@ -83,6 +84,7 @@ def test_signal_lets_a_short_request_finish_and_cuts_an_endless_one_off(number):
         process.send_signal(number)
         assert sum(1 for _ in short) > 0
         assert short.result.completion_tokens == 2000
+        process.send_signal(number)
         with pytest.raises(ServiceError, match="UNAVAILABLE"):
             read_on(endless)
         _, log = process.communicate(timeout=60)
@@ -91,7 +93,7 @@ def test_signal_lets_a_short_request_finish_and_cuts_an_endless_one_off(number):
 
 
 def test_second_signal_ends_the_grace():
-    with daemon(grace_seconds=3600) as (process, address), Client(address) as client:
+    with daemon() as (process, address), Client(address) as client:
         endless = client.stream("x", **ENDLESS)
         next(endless)
         process.send_signal(signal.SIGTERM)

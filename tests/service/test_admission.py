@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.serving import eventually, served
+from support.serving import eventually, run_out_of_time, served
 
 from respsd.engine.queue import QueueLimits
 from respsd.engine.request import Priority
@@ -70,8 +70,12 @@ async def test_a_caller_holds_no_more_than_its_share_and_others_go_on(tmp_path):
 
 
 async def test_a_share_is_given_back_whatever_the_end():
-    engine = StubEngine(before_step=lambda _request, step: 1 // step)  # every prefill fails
-    async with served(engine, limits=Limits(max_client_requests=1)) as server, AsyncClient(server.address) as client:
+    engine, ended = StubEngine(before_step=lambda _request, step: 1 // step), Ended()  # every prefill fails
+    limits = Limits(max_client_requests=1)
+    async with (
+        served(engine, limits=limits, observers=[ended]) as server,
+        AsyncClient(server.address) as client,
+    ):
         for prompt in ("", "x"):
             with pytest.raises(ServiceError, match="INVALID_ARGUMENT" if not prompt else "INTERNAL"):
                 await client.generate(prompt)
@@ -80,7 +84,7 @@ async def test_a_share_is_given_back_whatever_the_end():
         await eventually(lambda: engine.load().waiting == 1)
         abandoned.cancel()
         engine.gate.open()
-        await eventually(lambda: engine.load().waiting == 0)
+        await eventually(lambda: len(ended.calls) == 3)
         with pytest.raises(ServiceError, match="INTERNAL"):
             await client.generate("x")
 
@@ -145,20 +149,24 @@ async def test_priorities_start_in_their_order_and_unknown_ones_are_refused():
     assert seen == [Priority.HIGH, Priority.NORMAL, Priority.LOW]
 
 
-async def test_a_request_whose_deadline_passes_in_the_queue_never_starts():
+async def test_a_request_whose_deadline_passes_in_the_queue_never_starts(monkeypatch):
+    # Which of two clocks ends the call first is another test's matter: here both ends are the deadline's.
+    monkeypatch.setattr("respsd.service.interceptor._DEADLINE_SKEW_SECONDS", 3600.0)
     started: list[str] = []
     engine, ended = StubEngine(before_step=lambda request, _step: started.append(request.request_id)), Ended()
     async with served(engine, observers=[ended]) as server, AsyncClient(server.address) as client:
         engine.gate.close()
-        with pytest.raises(ServiceError, match="DEADLINE_EXCEEDED"):
-            await client.generate("x", request_id="hurried", timeout=0.2)
-        await eventually(lambda: bool(ended.calls))
+        await run_out_of_time(
+            lambda seconds: client.generate("x", request_id="hurried", timeout=seconds),
+            lambda: engine.load().waiting == 1,
+        )
+        await eventually(lambda: bool(ended.calls) and not server._calls.active)
         engine.gate.open()
         await client.generate("x", request_id="patient", max_new_tokens=1)
     assert "hurried" not in started
     assert "patient" in started
-    assert ended.calls[0].code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert ended.refusals == ["deadline", None]
+    assert ended.calls[-2].code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended.refusals[-2:] == ["deadline", None]
 
 
 async def test_the_engine_itself_drops_what_is_past_its_deadline():
@@ -183,7 +191,7 @@ async def test_the_queues_time_limit_ends_with_a_time_to_try_again():
         await eventually(lambda: engine.load().queue.oldest_seconds > 0.3)
         engine.gate.open()
         with pytest.raises(
-            ServiceError, match=r"waited 0\.\d s for a place, to the limit, admission\.max_queue_seconds"
+            ServiceError, match=r"waited \d+\.\d s for a place, to the limit, admission\.max_queue_seconds"
         ) as (caught):
             await waiting
         assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED

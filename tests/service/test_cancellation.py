@@ -8,7 +8,7 @@ import threading
 import grpc
 import pytest
 import structlog
-from support.serving import eventually, served
+from support.serving import eventually, run_out_of_time, served
 
 from respsd.engine.stub import StubEngine
 from respsd.service.generation import GenerationServicer
@@ -89,18 +89,18 @@ async def test_closed_client_frees_its_sequences():
 async def test_deadline_that_has_passed_never_reaches_the_engine():
     engine = endless_engine()
     async with served(engine) as server, AsyncClient(server.address) as client:
-        submitted, release, encoded = [], threading.Event(), threading.Event()
+        submitted, read, release, encoded = [], threading.Event(), threading.Event(), threading.Event()
         encode = engine.tokenizer.encode
 
         def slow(text: str) -> list[int]:
+            read.set()
             release.wait()
             encoded.set()
             return encode(text)
 
         engine.submit = lambda request, deliver: submitted.append(request)  # type: ignore[method-assign]
         engine.tokenizer.encode = slow  # type: ignore[method-assign]
-        with pytest.raises(ServiceError, match="DEADLINE_EXCEEDED"):
-            await client.generate("x", timeout=0.05)
+        await run_out_of_time(lambda seconds: client.generate("x", timeout=seconds), read.is_set)
         release.set()
         await eventually(encoded.is_set)
         await client.tokenize("x")

@@ -92,6 +92,11 @@ def tiny_flags() -> tuple[str, ...]:
     return ("--target", str(target), "--drafter", str(drafter), "--dtype", "float32")
 
 
+def long_flags() -> tuple[str, ...]:
+    """The same with `models.LONG_CONTEXT` tokens of context."""
+    return ("--target", str(models.long_target()), *tiny_flags()[2:])
+
+
 def respsd(*arguments: str, code: int = 0) -> str:
     """Run another command as a user does; returns its standard output."""
     result = subprocess.run(

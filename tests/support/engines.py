@@ -98,11 +98,11 @@ def static_router(action: Action, *, version: int | None = 1, reserved: Action =
     return PolicyRouter(arms, no_versions, reserved)
 
 
-def load_tiny(drafter: Path | None = None, *, with_drafter: bool = True) -> Models:
-    """The tiny pair as a daemon loads it."""
+def load_tiny(drafter: Path | None = None, *, with_drafter: bool = True, target: Path | None = None) -> Models:
+    """The tiny pair as a daemon loads it, or another drafter or target of its shape."""
     target_folder, drafter_folder = tiny_models.folders()
     return load_models(
-        target_folder,
+        target or target_folder,
         (drafter or drafter_folder) if with_drafter else None,
         dtype=torch.float32,
         device=torch.device("cpu"),

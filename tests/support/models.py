@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from respsd.engine.kv_cache import SequenceCache
 from respsd.engine.target import Rows, Target, TargetOutput, causal_rows
 
 CPU = torch.device("cpu")
+LONG_CONTEXT = 60_000
 
 
 @functools.cache
@@ -23,6 +26,16 @@ def folders() -> tuple[Path, Path]:
     root = Path(_directory().name)
     target = tiny.write_target(root / "target")
     return target, tiny.write_drafter(root / "drafter", target)
+
+
+@functools.cache
+def long_target() -> Path:
+    """The tiny target with a context of LONG_CONTEXT tokens, which no test lives to see the end of."""
+    folder = Path(_directory().name) / "long"
+    shutil.copytree(folders()[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": LONG_CONTEXT}))
+    return folder
 
 
 @functools.cache

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import grpc
+import grpc.aio
+import pytest
 
 from policy_store import AuditEntry, Flags, HistoryQuery
 from respsd.control.action import Action
@@ -18,6 +22,7 @@ from respsd.engine.stub import StubEngine
 from respsd.errors import UnknownPolicy
 from respsd.service.limits import Limits
 from respsd.service.server import ServerOptions, ServiceServer
+from respsd_client import ServiceError
 
 BASELINE = PolicySummary(
     version=1,
@@ -90,6 +95,18 @@ async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> No
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+async def run_out_of_time(call: Callable[[float], Awaitable[object]], reached: Callable[[], bool]) -> None:
+    """Make a call until its deadline, in seconds, passed after it had come so far that `reached` holds.
+
+    On a busy machine a short deadline passes before the call has reached the server at all, so each try has more time.
+    """
+    seconds = 0.1
+    while not reached():
+        with pytest.raises((ServiceError, grpc.aio.AioRpcError), match="DEADLINE_EXCEEDED"):
+            await call(seconds)
+        seconds *= 2
 
 
 class ServerThread:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from support.engines import load_tiny
+from support.models import long_target
 
 from respsd.bench.latency.measuring import Gaps, Latency, LatencyPlan, measure_latency
 from respsd.control.action import OFF, Action
@@ -18,9 +19,9 @@ from respsd.errors import InvalidRequest
 def test_every_phase_has_its_gaps_and_no_stream_is_left(action):
     told: list[int] = []
     plan = LatencyPlan(action, streams=3, context=8, arriving=120, steps=4, repeats=2)
-    found = measure_latency(load_tiny(), plan, LoopLimits(), random.Random(0), told.append)
-    # 3 streams, 2 times 4 deliveries, and a gap more or less where a delivery is under way.
-    assert 3 * 2 * 3 <= found.steady.count <= 3 * 2 * 6
+    models = load_tiny(target=long_target())  # so that no stream ends, however late this thread is
+    found = measure_latency(models, plan, LoopLimits(), random.Random(0), told.append)
+    assert found.steady.count >= 3 * 2 * 3  # 3 streams, 2 times 4 deliveries
     assert found.arriving.count >= 3 * 2
     assert found.joining.count >= 3
     for gaps in (found.joining, found.steady, found.arriving):

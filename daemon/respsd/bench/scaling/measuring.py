@@ -29,6 +29,8 @@ _UNCOUNTED = 2
 _NS_PER_MS = 1e6
 _PROMPT_TOKENS_A_STEP = 32
 """Of a prompt, that a step takes at the very least while others run."""
+_SLACK_TOKENS = 128
+"""That a stream may decode besides, where the context has room: the others may be late to start."""
 _UNPACED = 1e9
 """Times that a step may take longer because of prompt tokens."""
 
@@ -103,14 +105,15 @@ def measure_scaling(
         raise InvalidRequest("contexts", too_long.context, f"{limit}; the model has {models.info.context_length}")
     log = _SharedSteps()
     found: dict[Point, list[StepMeasure]] = {point: [] for point in wanted}
-    needs = [p.streams * (p.context + _budget(p, steps) + scratch_rows(reserved)) for p in wanted]
+    room = {p: min(_budget(p, steps) + _SLACK_TOKENS, models.info.context_length - p.context) for p in wanted}
+    needs = [p.streams * (p.context + room[p] + scratch_rows(reserved)) for p in wanted]
     # Prompts are to be in soon: the streams that wait for them use up their budgets.
     unpaced = replace(limits, max_running=most, step_tokens=None, prefill_slowdown=_UNPACED)
     config = EngineConfig(reserved=reserved, kv_tokens=max(needs), limits=unpaced, shapes=shapes)
     with running_engine(models, reserved, log, config=config) as engine:
         for _ in range(repeats):
             for point in rng.sample(list(wanted), len(wanted)):
-                found[point] += _visit(engine, log, models, point, steps, rng)
+                found[point] += _visit(engine, log, models, point, steps, room[point], rng)
                 progress(1)
     return [_time(point, measures) for point, measures in found.items()]
 
@@ -166,14 +169,15 @@ def _visit(
     models: Models,
     point: Point,
     steps: int,
+    room: int,
     rng: random.Random,
 ) -> list[StepMeasure]:
-    """Run a point's streams until they shared enough steps, then end them."""
+    """Run a point's streams until they shared enough steps, then end them. :param room: tokens a stream may decode"""
     requests = [
         fixed_request(
             [rng.randrange(models.info.vocab_size) for _ in range(point.context)],
             point.action,
-            _budget(point, steps),
+            room,
         )
         for _ in range(point.streams)
     ]
