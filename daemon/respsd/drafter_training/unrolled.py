@@ -22,6 +22,15 @@ from respsd.engine.rope import RotaryEmbedding, rotate
 from respsd.errors import CheckpointError
 
 _INIT_STD = 0.02
+_ROWS = 256
+"""Sizes of a batch's tensors are rounded up to a multiple of this,"""
+_SPAN_ROWS = 64
+"""and those of one span's attention to one of this.
+
+No batch is as long as another. Without the rounding each one needs kernels of its own, which oneDNN generates anew and
+which push one another out of its cache, and buffers of sizes that the heap has none of: steps became twice as slow
+within a thousand of them.
+"""
 
 
 class UnrolledDrafter(nn.Module):
@@ -63,7 +72,7 @@ class UnrolledDrafter(nn.Module):
         self._initialise(draft_head, final_norm)
 
     def forward(self, batch: TrainingBatch, steps: int) -> list[Tensor]:
-        """Outputs of each step, [rows, hidden] in float32: the drafting rows of all spans in order."""
+        """Outputs of each step, [rows, hidden] in float32: the drafting rows of all spans in order, then padding."""
         spans, index = batch.spans, RowIndex(batch.spans, batch.tokens.device)
         features = self.fc(batch.taps[index.context] / self.tap_scale).float()  # [context, hidden]
         joined = self._join(batch.tokens[index.context + 1], features)
@@ -131,24 +140,28 @@ class UnrolledDrafter(nn.Module):
 
 
 class RowIndex:
-    """Where the rows of packed spans find their tokens and labels."""
+    """Where the rows of packed spans find their tokens and labels.
+
+    Behind the spans' rows stand copies of the last one as padding, which count nowhere.
+    """
 
     def __init__(self, spans: Sequence[Span], device: torch.device) -> None:
         self._device = device
-        self.context = _ranges([(span.start, span.start + span.end_row) for span in spans], device)
+        self.context = _padded(_ranges([(span.start, span.start + span.end_row) for span in spans], device))
         """Packed positions of all rows that give keys and values, int64 [context]."""
-        self.places = _ranges([(0, span.end_row) for span in spans], device)
+        self.places = _padded(_ranges([(0, span.end_row) for span in spans], device))
         """The same rows' positions in their sequences, int64 [context]."""
         offsets, offset = [], 0
         for span in spans:
             offsets.append((offset + span.first_row, offset + span.end_row))
             offset += span.end_row
-        self.drafting = _ranges(offsets, device)
+        self.drafting = _padded(_ranges(offsets, device))
         """Which rows of `context` draft, int64 [rows]."""
-        self._rows = _ranges([(span.start + span.first_row, span.start + span.end_row) for span in spans], device)
+        rows = _ranges([(span.start + span.first_row, span.start + span.end_row) for span in spans], device)
         counts = torch.tensor([span.end_row - span.first_row for span in spans])
         ends = torch.tensor([span.start + span.end_row for span in spans])
-        self._last = ends.repeat_interleave(counts).to(device)
+        self._rows, self._last = _padded(rows), _padded(ends.repeat_interleave(counts).to(device))
+        self._exists = torch.arange(len(self._rows), device=device) < len(rows)
 
     def positions(self, step: int) -> tuple[Tensor, Tensor]:
         """Packed position of each row's token at a step, which is also its label's; and whether it exists.
@@ -157,7 +170,7 @@ class RowIndex:
         the same rows.
         """
         wanted = self._rows + 1 + step
-        return torch.minimum(wanted, self._last), wanted <= self._last
+        return torch.minimum(wanted, self._last), (wanted <= self._last) & self._exists
 
 
 def attend(
@@ -168,18 +181,20 @@ def attend(
     own_keys: Sequence[Tensor],  # each [kv_heads, rows, head_dim], steps 1 to j
     own_values: Sequence[Tensor],
 ) -> Tensor:
-    """Attention of one step, span by span; returns [rows, heads * head_dim]."""
+    """Attention of one step, span by span; returns [rows, heads * head_dim], with zeros for the padding."""
     rows = [span.end_row - span.first_row for span in spans]
     seen = [span.end_row for span in spans]
+    padding = queries.shape[1] - sum(rows)
+    rows.append(padding)
+    seen.append(keys.shape[1] - sum(seen))
     # Split at once: the gradient of a slice is a whole tensor of zeros, which a slice for each span would add up.
     own = [[each.split(rows, dim=1) for each in kind] for kind in (own_keys, own_values)]  # [kind][step][span]
     parts = zip(queries.split(rows, dim=1), keys.split(seen, dim=1), values.split(seen, dim=1), strict=True)
-    return torch.cat(
-        [
-            _attend_span(spans[number].first_row, *part, *([step[number] for step in kind] for kind in own))
-            for number, part in enumerate(parts)
-        ]
-    )
+    attended = [
+        _attend_span(span.first_row, *part, *([step[number] for step in kind] for kind in own))
+        for number, (span, part) in enumerate(zip(spans, parts, strict=False))  # the last part is padding
+    ]
+    return torch.cat([*attended, attended[0].new_zeros(padding, attended[0].shape[1])])
 
 
 def _attend_span(
@@ -190,16 +205,20 @@ def _attend_span(
     own_keys: Sequence[Tensor],  # each [kv_heads, rows, head_dim]
     own_values: Sequence[Tensor],
 ) -> Tensor:
+    existing = queries.shape[1]
+    queries, *own = (_padded_span(each) for each in (queries, *own_keys, *own_values))
+    own_keys, own_values = own[: len(own_keys)], own[len(own_keys) :]
+    keys, values = _padded_span(keys), _padded_span(values)  # behind the last row, so hidden from those that exist
     heads, rows, dim = queries.shape
     kv_heads, seen = keys.shape[:2]
     group = heads // kv_heads
-    places = torch.arange(seen, device=queries.device)
-    hidden = places > places[first_row : first_row + rows, None]  # [rows, seen]
+    row_places = first_row + torch.arange(rows, device=queries.device)
+    hidden = torch.arange(seen, device=queries.device) > row_places[:, None]  # [rows, seen]
     if not own_keys:
         out = F.scaled_dot_product_attention(
             queries[None], keys[None], values[None], attn_mask=~hidden, enable_gqa=True
         )
-        return out[0].transpose(0, 1).reshape(rows, heads * dim)
+        return out[0].transpose(0, 1).reshape(rows, heads * dim)[:existing]
     grouped = queries.reshape(kv_heads, group, rows, dim) * dim**-0.5
     prefix = (grouped.reshape(kv_heads, group * rows, dim) @ keys.transpose(1, 2)).float()  # [kv_heads, g * rows, seen]
     prefix = prefix.view(kv_heads, group, rows, seen).masked_fill(hidden, float("-inf"))
@@ -209,7 +228,17 @@ def _attend_span(
     attended: Tensor = (to_prefix.reshape(kv_heads, group * rows, seen) @ values).view(kv_heads, group, rows, dim)
     for weight, each in zip(to_own, own_values, strict=True):
         attended = attended + weight * each[:, None]
-    return attended.reshape(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim)
+    return attended.reshape(heads, rows, dim).transpose(0, 1).reshape(rows, heads * dim)[:existing]
+
+
+def _padded_span(x: Tensor) -> Tensor:
+    """[heads, rows, head_dim] with zeros up to the next multiple of _SPAN_ROWS rows."""
+    return F.pad(x, (0, 0, 0, -x.shape[1] % _SPAN_ROWS))
+
+
+def _padded(index: Tensor) -> Tensor:
+    """[rows] with its last entry again up to the next multiple of _ROWS."""
+    return torch.cat((index, index[-1:].expand(-len(index) % _ROWS)))
 
 
 def _ranges(bounds: Sequence[tuple[int, int]], device: torch.device) -> Tensor:
