@@ -47,7 +47,9 @@ def test_shares_limits_metrics_and_the_open_inference_protocol_work_together(tmp
             120_000,
             3,
         )
-        held = [client.stream([1, 40, 17], max_new_tokens=50_000, ignore_eos=True) for _ in range(3)]
+        held = [client.stream([1, 40, 17], max_new_tokens=50_000, ignore_eos=True)]
+        in_time(lambda: client.load().running == 1)  # or the queue is full before it has left it
+        held += [client.stream([1, 40, 17], max_new_tokens=50_000, ignore_eos=True) for _ in range(2)]
         in_time(lambda: client.load().in_flight == 3)
         with pytest.raises(ServiceError, match=r"3 of 3, set by admission\.max_client_requests") as caught:
             client.generate("x")

@@ -154,6 +154,7 @@ def test_cancel_in_the_queue_never_starts_the_request():
         rig.engine.submit(waiting, second)
         assert rig.engine.load().waiting == 1
         rig.engine.cancel(waiting.request_id)
+        assert rig.engine.load().waiting == 0  # its place is free before the engine's next step
         gate.go.set()
         cancelled = second.last()
         assert isinstance(cancelled, RequestFinished)

@@ -152,12 +152,50 @@ def test_cancelled_requests_leave_their_tokens():
     kept, gone = entry(request_id="kept"), entry(request_id="gone")
     queue.add(kept)
     queue.add(gone)
-    assert "gone" in queue
-    assert queue.cancel({"gone", "unknown"}) == [gone]
-    assert "gone" not in queue
-    assert queue.load(0).tokens == 10
+    queue.cancel("unknown")
+    queue.cancel("gone")
+    assert (len(queue), queue.load(0).tokens) == (1, 10)
+    assert queue.cancelled() == [gone]
+    assert queue.cancelled() == []
     assert queue.clear() == [kept]
     assert len(queue) == 0
+    assert queue.is_empty
+
+
+def test_a_cancelled_request_makes_room_before_its_end_is_told():
+    queue = RequestQueue(QueueLimits(max_requests=1))
+    first, second = entry(request_id="first"), entry(request_id="second")
+    queue.add(first)
+    queue.cancel("first")
+    assert (len(queue), queue.is_empty) == (0, False)
+    queue.add(second)
+    assert queue.cancelled() == [first]
+    assert queue.first() is second
+
+
+def test_what_is_cancelled_while_the_engine_does_not_move_is_bounded():
+    queue = RequestQueue(QueueLimits(max_requests=3))
+    for number in range(6):
+        queue.add(entry(request_id=f"{number}"))
+        queue.cancel(f"{number}")
+    with pytest.raises(Overloaded, match=r"3 of 3, set by engine\.max_waiting"):
+        queue.check_room()
+    assert len(queue.cancelled()) == 6
+    queue.check_room()
+
+
+@pytest.mark.parametrize("take", [lambda queue, entry: queue.start(entry, 0), RequestQueue.drop])
+def test_a_request_cancelled_while_it_starts_ends_with_who_took_it(take):
+    """Or its end would be told twice."""
+    queue, other = RequestQueue(QueueLimits()), entry(request_id="other")
+    queue.add(entry(request_id="starting"))
+    queue.add(other)
+    starting = queue.first()
+    assert starting is not None
+    queue.cancel("starting")
+    queue.cancel("other")
+    take(queue, starting)
+    assert queue.cancelled() == [other]
 
 
 def test_the_load_tells_of_priorities_age_and_limits():

@@ -134,7 +134,10 @@ class Engine(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """End a request within one step; its last event is a RequestFinished, CANCELLED. Unknown ids are ignored."""
+        """End a request within one step; its last event is a RequestFinished, CANCELLED. Unknown ids are ignored.
+
+        A request that waits makes room for others at once.
+        """
         ...
 
     def load(self) -> EngineLoad:

@@ -116,6 +116,7 @@ class EngineLoop:
     def cancel(self, request_id: str) -> None:
         """See `Engine.cancel`."""
         with self._wake:
+            self._waiting.cancel(request_id)
             self._cancelled.add(request_id)
             self._wake.notify()
 
@@ -158,7 +159,7 @@ class EngineLoop:
     def _wait_for_work(self) -> bool:
         """Sleep while there is nothing to do; False once the engine is to stop."""
         with self._wake:
-            while self._accepting and not self._waiting and not self._running:
+            while self._accepting and self._waiting.is_empty and not self._running:
                 # Ids of requests that are already gone.
                 self._cancelled.clear()
                 self._wake.wait()
@@ -234,7 +235,7 @@ class EngineLoop:
     def _apply_cancels(self) -> None:
         with self._wake:
             cancelled, self._cancelled = self._cancelled, set()
-            dropped = self._waiting.cancel(cancelled)
+            dropped = self._waiting.cancelled()
         for sequence in self._running:
             if sequence.request.request_id in cancelled:
                 sequence.end(FinishReason.CANCELLED)

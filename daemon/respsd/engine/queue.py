@@ -6,7 +6,9 @@ normal one that came up to 10 s earlier, and before no other. Nothing starves, w
 overtaken only by such as came at most the two priorities' head starts after it.
 
 Bounds. The queue holds so many requests and so many tokens (prompts and budgets together); what is too much is refused
-at once. A request is given up when it has waited too long or when its caller's deadline has passed.
+at once. A request is given up when it has waited too long or when its caller's deadline has passed. A cancelled one
+makes room at once, whatever the engine is busy with; those whose end the engine has yet to tell may take as much room
+again, so that memory stays bounded where it does not move.
 
 Hopeless requests. While the queue is never empty, requests start as fast as the engine lets them, and that rate is
 measured. A request that would have to start twice as fast as this to be in time is refused at once, and not after a
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from respsd.engine.api import Deliver, QueueLoad
@@ -83,6 +85,7 @@ class RequestQueue:
         """Nothing waits yet."""
         self._limits = limits
         self._places: list[_Place] = []  # rising
+        self._cancelled: list[Waiting] = []  # out of the queue, their end not told yet
         self._arrivals = 0
         self._tokens = 0
         self._next_due_ns = _NEVER  # no entry is due before it
@@ -92,8 +95,10 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._places)
 
-    def __contains__(self, request_id: str) -> bool:
-        return any(place.entry.request.request_id == request_id for place in self._places)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, and no cancelled request for its end to be told."""
+        return not self._places and not self._cancelled
 
     def check_room(self) -> None:
         """Raise Overloaded where no request could be added, however small."""
@@ -121,17 +126,24 @@ class RequestQueue:
 
     def start(self, entry: Waiting, now_ns: int) -> None:
         """Take a request out because it starts."""
-        self._take_out(lambda place: place.entry is entry)
+        self.drop(entry)
         if self._places:
             self._rate.started(now_ns)
 
     def drop(self, entry: Waiting) -> None:
         """Take a request out because it cannot start."""
         self._take_out(lambda place: place.entry is entry)
+        # It may have been cancelled since it was `first`: who took it tells its end.
+        self._cancelled = [each for each in self._cancelled if each is not entry]
 
-    def cancel(self, request_ids: Collection[str]) -> list[Waiting]:
-        """Take out the requests with these ids."""
-        return self._take_out(lambda place: place.entry.request.request_id in request_ids) if request_ids else []
+    def cancel(self, request_id: str) -> None:
+        """Take out the requests with this id; `cancelled` hands them to who tells their end."""
+        self._cancelled += self._take_out(lambda place: place.entry.request.request_id == request_id)
+
+    def cancelled(self) -> list[Waiting]:
+        """The requests that were cancelled since the last call."""
+        cancelled, self._cancelled = self._cancelled, []
+        return cancelled
 
     def overdue(self, now_ns: int) -> list[tuple[Waiting, RespsdError]]:
         """Take out the requests that have waited too long, each with what its caller is told."""
@@ -152,7 +164,7 @@ class RequestQueue:
 
     def clear(self) -> list[Waiting]:
         """Take out all requests."""
-        return self._take_out(lambda _place: True)
+        return self.cancelled() + self._take_out(lambda _place: True)
 
     def load(self, now_ns: int) -> QueueLoad:
         """What waits now, and what may."""
@@ -169,7 +181,8 @@ class RequestQueue:
         )
 
     def _check(self, tokens: int) -> None:
-        limits, waiting = self._limits, len(self._places)
+        limits = self._limits
+        waiting = len(self._places) + max(0, len(self._cancelled) - limits.max_requests)
         if waiting >= limits.max_requests:
             raise Overloaded(
                 "the queue",

@@ -244,9 +244,10 @@ class StubEngine:
             self._waiting.check_room()
 
     def cancel(self, request_id: str) -> None:
-        """End a request at the next step."""
+        """End a request at the next step; one that waits makes room at once."""
         with self._changed:
-            if request_id in self._waiting or any(s.request.request_id == request_id for s in self._running):
+            self._waiting.cancel(request_id)
+            if any(s.request.request_id == request_id for s in self._running):
                 self._cancelled.add(request_id)
 
     def load(self) -> EngineLoad:
@@ -280,7 +281,7 @@ class StubEngine:
     def _loop(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._running or self._waiting or not self._taking)
+                self._changed.wait_for(lambda: self._running or not self._waiting.is_empty or not self._taking)
                 if not self._taking:
                     return
             self.gate.wait()
@@ -297,7 +298,7 @@ class StubEngine:
             ids, self._cancelled = self._cancelled, set()
             retired = [s for s in self._running if s.request.request_id in ids]
             self._running = [s for s in self._running if s not in retired]
-            retired += [_Sequence(entry) for entry in self._waiting.cancel(ids)]
+            retired += [_Sequence(entry) for entry in self._waiting.cancelled()]
             now = self._now_ns()
             late = [s for s in self._running if s.ends_at_ns <= now]
             self._running = [s for s in self._running if s not in late]
