@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import models as tiny_models
 from support import tiny
-from support.engines import Rig, load_tiny, plain, request, running, static_router
+from support.engines import AheadClock, Rig, load_tiny, plain, request, running, static_router
 from support.listening import Gate, Listener
 
 from respsd.control.action import OFF, Action
@@ -88,7 +88,7 @@ def test_a_prompt_in_chunks_gives_what_it_gives_whole():
 
 
 def test_short_prompts_share_a_step(monkeypatch):
-    gate, context = gated(LoopLimits(prefill_chunk=8))
+    gate, context = gated(LoopLimits(prefill_chunk=8, prefill_slowdown=1e9))
     with context as rig:
         forwards: list[list[int]] = []
         target = rig.models.target
@@ -194,15 +194,16 @@ def test_a_high_priority_starts_before_what_came_a_little_earlier():
 
 
 def test_what_waits_too_long_or_past_its_deadline_never_starts():
-    gate, context = gated(LoopLimits(max_running=1, queue=QueueLimits(max_seconds=1.0)))
+    gate, context = gated(LoopLimits(max_running=1, queue=QueueLimits(max_seconds=2000.0)))
     with context as rig:
+        clock = rig.engine._clock = AheadClock()
         running_one, patient, hurried = Listener(), Listener(), Listener()
         rig.engine.submit(request(PROMPT, 3), running_one)
         assert gate.reached.wait(60)
         rig.engine.submit(request(PROMPT, 3), patient)
-        soon = time.perf_counter_ns() + 500_000_000
+        soon = clock.monotonic_ns() + 1000 * 10**9
         rig.engine.submit(dataclasses.replace(request(PROMPT, 3), deadline_ns=soon), hurried)
-        time.sleep(1.0)
+        clock.ahead_seconds = 2000.0
         gate.go.set()
         late, past = patient.last(), hurried.last()
         assert isinstance(running_one.last(), RequestFinished)
@@ -284,6 +285,8 @@ def test_stop_fails_what_is_left_and_refuses_more():
         assert gate.reached.wait(60)
         stopper = threading.Thread(target=rig.engine.stop)
         stopper.start()
+        while rig.engine._accepting:
+            time.sleep(0.001)
         gate.go.set()
         stopper.join(60)
         for listener in listeners:
@@ -375,6 +378,7 @@ def test_a_cancel_that_comes_late_does_not_meet_the_next_request_of_its_id():
         assert last.reason is FinishReason.LENGTH
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_engine_whose_thread_died_is_not_healthy(monkeypatch):
     """Idle or not: its age is infinite, so that health and watchdog see it."""
     with running(load_tiny()) as rig:

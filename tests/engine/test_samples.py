@@ -27,9 +27,11 @@ def asked(samples: int, new_tokens: int = 30, **options: object) -> GenerationRe
 
 
 def submit(rig: Rig, whole: GenerationRequest) -> list[Listener]:
+    """Submit all samples so that the engine sees them at once."""
     listeners = [Listener() for _ in range(whole.samples)]
-    for sample, listener in zip(samples_of(whole), listeners, strict=True):
-        rig.engine.submit(sample, listener)
+    with rig.engine._wake:
+        for sample, listener in zip(samples_of(whole), listeners, strict=True):
+            rig.engine.submit(sample, listener)
     return listeners
 
 

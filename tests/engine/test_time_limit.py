@@ -5,25 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from support.engines import load_tiny, request, running, static_router
+from support.engines import AheadClock, load_tiny, request, running, static_router
 from support.listening import Gate, Listener
 
-from respsd.clock import SystemClock
 from respsd.control.action import OFF, Action
 from respsd.engine.events import FinishReason, RequestFinished
 from respsd.engine.loop import LoopLimits
 from respsd.engine.request import GenerationRequest, StoppingParams
 
 PROMPT = [1, 40, 17, 99, 254, 3, 60]
-
-
-class AheadClock(SystemClock):
-    """The machine's clock, some seconds ahead."""
-
-    ahead_seconds = 0.0
-
-    def monotonic_ns(self) -> int:
-        return super().monotonic_ns() + round(self.ahead_seconds * 1e9)
 
 
 def limited(seconds: float, new_tokens: int = 200, action: Action | None = None) -> GenerationRequest:

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.serving import eventually, run_out_of_time, served
+from support.serving import eventually, run_out_of_time, served, submissions
 
 from respsd.engine.queue import QueueLimits
 from respsd.engine.request import Priority
@@ -156,17 +156,17 @@ async def test_a_request_whose_deadline_passes_in_the_queue_never_starts(monkeyp
     engine, ended = StubEngine(before_step=lambda request, _step: started.append(request.request_id)), Ended()
     async with served(engine, observers=[ended]) as server, AsyncClient(server.address) as client:
         engine.gate.close()
+        taken = submissions(engine)
         await run_out_of_time(
-            lambda seconds: client.generate("x", request_id="hurried", timeout=seconds),
-            lambda: engine.load().waiting == 1,
+            lambda seconds: client.generate("x", request_id=f"hurried{seconds}", timeout=seconds), lambda: bool(taken)
         )
         await eventually(lambda: bool(ended.calls) and not server._calls.active)
         engine.gate.open()
         await client.generate("x", request_id="patient", max_new_tokens=1)
-    assert "hurried" not in started
-    assert "patient" in started
-    assert ended.calls[-2].code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert ended.refusals[-2:] == ["deadline", None]
+    assert set(started) == {"patient"}
+    (hurried,) = [call for call in ended.calls if call.request_id == taken[0]]
+    assert hurried.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert hurried.refusal == "deadline"
 
 
 async def test_the_engine_itself_drops_what_is_past_its_deadline():
@@ -200,7 +200,7 @@ async def test_the_queues_time_limit_ends_with_a_time_to_try_again():
 
 
 async def test_a_full_queue_is_answered_at_once_and_before_the_prompt_is_read():
-    """Refusals come within 50 ms, though reading these prompts would take the daemon's threads a second each."""
+    """Refusals come within a moment, though reading these prompts would take the daemon's threads a second each."""
     engine, ended = StubEngine(max_running=1, max_waiting=3), Ended()
     encode, read = engine.tokenizer.encode, list[str]()
 
@@ -222,7 +222,7 @@ async def test_a_full_queue_is_answered_at_once_and_before_the_prompt_is_read():
                 await client.generate("long" * 500)
             seconds.append(time.perf_counter() - began)
         assert read == ["x"] * 3
-        assert min(seconds) < 0.05  # the least, as the machine may do other things besides
+        assert min(seconds) < 0.5  # the least, as the machine may do other things besides
         engine.gate.open()
         await asyncio.gather(*held)
     assert ended.refusals.count("queue_requests") == 20

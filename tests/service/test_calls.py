@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 import structlog
-from support.serving import eventually, run_out_of_time, served
+from support.serving import eventually, run_out_of_time, served, submissions
 
 from respsd.engine.events import FinishReason
 from respsd.engine.stub import ByteTokenizer, StubEngine
@@ -52,7 +52,7 @@ class HeldTokenizer(ByteTokenizer):
 
     def encode(self, text: str) -> list[int]:
         self._asked.set()
-        self._go_on.wait(10)
+        self._go_on.wait(60)
         return super().encode(text)
 
 
@@ -63,14 +63,16 @@ async def test_every_kind_of_end_is_one_line_and_one_call():
             await client.generate("x", max_new_tokens=3, request_id="finished")
             with pytest.raises(ServiceError):
                 await client.generate("x", temperature=-1.0, request_id="refused")
+            engine.gate.close()
             stream = client.stream("x", max_new_tokens=10**8, request_id="cancelled")
+            engine.gate.allow(1)
             await anext(stream)
             stream.cancel()
             await eventually(lambda: len(watcher.calls) == 3)
-            engine.gate.close()
+            taken = submissions(engine)
             await run_out_of_time(
-                lambda seconds: client.generate("x", max_new_tokens=3, timeout=seconds, request_id="late"),
-                lambda: engine.load().waiting == 1,
+                lambda seconds: client.generate("x", max_new_tokens=3, timeout=seconds, request_id=f"late{seconds}"),
+                lambda: bool(taken),
             )
             await eventually(lambda: len(watcher.calls) > 3 and not server._calls.active)
             engine.gate.open()
@@ -79,10 +81,11 @@ async def test_every_kind_of_end_is_one_line_and_one_call():
                 await client.generate("x", request_id="failed")
     assert watcher.calls[0].finished is not None
     assert watcher.calls[0].finished.reason is FinishReason.LENGTH
-    ended = {call.request_id: call.code for call in watcher.calls}
+    late = [call for call in watcher.calls if call.request_id.startswith("late")]
+    assert taken[0] in [call.request_id for call in late]
     # The client's own clock may end the call first, which the server then sees as a cancel.
-    assert ended.pop("late") in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-    assert ended == {
+    assert {call.code for call in late} <= {grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+    assert {call.request_id: call.code for call in watcher.calls if call not in late} == {
         "finished": grpc.StatusCode.OK,
         "refused": grpc.StatusCode.INVALID_ARGUMENT,
         "cancelled": grpc.StatusCode.CANCELLED,
@@ -90,8 +93,7 @@ async def test_every_kind_of_end_is_one_line_and_one_call():
     }
     assert all(call.seconds > 0 and call.is_generation for call in watcher.calls)
     own = [line["request_id"] for line in lines if line["event"] in ENDS]
-    assert sorted(set(own)) == sorted([*ended, "late"])
-    assert len(own) == len(watcher.calls)
+    assert sorted(own) == sorted(call.request_id for call in watcher.calls)
 
 
 @pytest.mark.parametrize("method", ["generate", "stream", "infer"])
@@ -116,13 +118,9 @@ async def test_a_request_that_is_abandoned_while_it_is_read_is_one_line(method: 
                 go_on.set()
     ended = [line for line in lines if line["event"] in ENDS]
     assert len(ended) == len(watcher.calls)  # more than one where a deadline passed before the call was read
-    line = ended[-1]
-    assert (line["event"], line["request_id"], line["code"]) == (
-        "request_abandoned",
-        "left",
-        watcher.calls[-1].code.name,
-    )
-    assert line["seconds"] > 0
+    abandoned = {(line["request_id"], line["code"]) for line in ended if line["event"] == "request_abandoned"}
+    assert abandoned & {(call.request_id, call.code.name) for call in watcher.calls}
+    assert all(line["seconds"] > 0 for line in ended)
 
 
 async def test_the_line_of_an_abandoned_call_that_generates_nothing_is_not_written() -> None:
@@ -150,8 +148,8 @@ async def _read(call: Any) -> None:
 
 
 def _begin(channel: grpc.aio.Channel, method: str, timeout: float | None) -> Any:
-    """A call of this method whose id is `left`."""
-    metadata = (("x-request-id", "left"),)
+    """A call of this method."""
+    metadata = (("x-request-id", f"left-after-{timeout}"),)  # another try may come before this one's end
     if method == "infer":
         asked = oip.ModelInferRequest(model_name="stub")
         asked.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"x")

@@ -73,6 +73,15 @@ class CountingHooks(EngineHooks):
         self.failed += 1
 
 
+class AheadClock(SystemClock):
+    """The machine's clock, some seconds ahead."""
+
+    ahead_seconds = 0.0
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + round(self.ahead_seconds * 1e9)
+
+
 @dataclass
 class Rig:
     """An engine that runs, and everything around it that a test looks at."""

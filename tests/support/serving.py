@@ -18,6 +18,8 @@ import pytest
 from policy_store import AuditEntry, Flags, HistoryQuery
 from respsd.control.action import Action
 from respsd.control.catalog import PolicyDetail, PolicySummary
+from respsd.engine.api import Deliver
+from respsd.engine.request import GenerationRequest
 from respsd.engine.stub import StubEngine
 from respsd.errors import UnknownPolicy
 from respsd.service.limits import Limits
@@ -90,17 +92,30 @@ async def served(
         engine.stop()
 
 
-async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return as soon as the condition holds; fail where it does not within a time that no machine needs."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.002)
 
 
+def submissions(engine: StubEngine) -> list[str]:
+    """Ids of the requests that the engine takes from now on; the list grows with them."""
+    taken, submit = list[str](), engine.submit
+
+    def noting(request: GenerationRequest, deliver: Deliver) -> None:
+        submit(request, deliver)
+        taken.append(request.request_id)
+
+    engine.submit = noting  # type: ignore[method-assign]
+    return taken
+
+
 async def run_out_of_time(call: Callable[[float], Awaitable[object]], reached: Callable[[], bool]) -> None:
     """Make a call until its deadline, in seconds, passed after it had come so far that `reached` holds.
 
     On a busy machine a short deadline passes before the call has reached the server at all, so each try has more time.
+    `reached` is asked after the deadline, so what made it hold must go on holding.
     """
     seconds = 0.1
     while not reached():

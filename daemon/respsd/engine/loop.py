@@ -257,8 +257,8 @@ class EngineLoop:
         """End requests that did not start; they are out of the queue."""
         for entry in entries:
             finished = ended_in_queue(entry.request, reason, self._clock.monotonic_ns() - entry.submitted_ns)
-            entry.deliver(finished)
             self._hooks.after_request(finished)
+            entry.deliver(finished)
 
     def _admit(self) -> None:
         """Start waiting requests in order; the first that does not fit holds back those behind it."""
@@ -292,8 +292,8 @@ class EngineLoop:
 
     def _refuse(self, entry: Waiting, error: RespsdError) -> None:
         """End a request that never started."""
-        entry.deliver(RequestFailed(error))
         self._hooks.request_failed()
+        entry.deliver(RequestFailed(error))
 
     def _reap(self) -> None:
         """Say goodbye to ended sequences: last event, rows, memory."""
