@@ -149,7 +149,9 @@ async def serve_engine(
         await server.start()
         line = StatusLine(f"serving {parts.engine.model.target} at {server.address}", SystemClock())
 
-        def describe() -> str:
+        def describe() -> str | None:
+            if lifecycle.phase in (Phase.DRAINING, Phase.STOPPING):
+                return None  # _tell_of_stop has told more
             return line.describe(parts.engine.load(), read_totals(parts.metrics.registry), parts.serving())
 
         async def reload() -> None:

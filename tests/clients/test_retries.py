@@ -14,6 +14,7 @@ import pytest
 from support.serving import eventually, served
 
 from respsd.engine.stub import StubEngine
+from respsd.service.calls import Call
 from respsd_client import AsyncClient, Client, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc, policy_pb2, policy_pb2_grpc
 
@@ -107,21 +108,35 @@ def test_what_grpc_cannot_do_is_refused(retries: int) -> None:
         Client("127.0.0.1:1", retries=retries)
 
 
+class Refusals:
+    """Counts the calls that were refused."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def call_ended(self, call: Call) -> None:
+        self.count += call.refusal is not None
+
+
 async def test_a_full_daemon_says_when_and_a_client_that_retries_comes_back_then() -> None:
-    engine = StubEngine(max_running=1, max_waiting=1)
-    async with served(engine) as server, AsyncClient(server.address, retries=1) as client:
+    engine, refused = StubEngine(max_running=1, max_waiting=1), Refusals()
+    async with (
+        served(engine, observers=[refused]) as server,
+        AsyncClient(server.address, retries=1) as client,
+        AsyncClient(server.address, retries=4) as patient,
+    ):
         engine.gate.close()
         running = client.stream("x", max_new_tokens=3)
         await eventually(lambda: engine.load().running + engine.load().waiting == 1)
-        refused = asyncio.create_task(client.generate("y", max_new_tokens=3))
         began = time.monotonic()
         with pytest.raises(ServiceError, match="RESOURCE_EXHAUSTED") as caught:
-            await refused
+            await client.generate("y", max_new_tokens=3)
         told = caught.value.retry_after_seconds
         assert told is not None
         assert time.monotonic() - began >= told
-        waiting = asyncio.create_task(client.generate("y", max_new_tokens=3))
-        await asyncio.sleep(told / 4)
+        before = refused.count
+        waiting = asyncio.create_task(patient.generate("y", max_new_tokens=3))
+        await eventually(lambda: refused.count > before)
         engine.gate.open()
         assert [chunk async for chunk in running]
         assert (await waiting).completion_tokens == 3

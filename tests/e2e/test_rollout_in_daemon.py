@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -12,7 +15,6 @@ from support.daemons import STILL, daemon, respsd, tiny_flags
 from policy_store import PolicyStore
 from respsd.control.action import Action
 from respsd.control.manifests import static_manifest
-from respsd.experience.database import open_log
 from respsd.paths import TRANSITIONS
 from respsd_client import Client, GenerateResult, ServiceError
 
@@ -40,12 +42,13 @@ def _policy(state_dir: Path, *arguments: str) -> str:
 
 
 def _arms(state_dir: Path) -> set[str]:
-    log = open_log(state_dir / TRANSITIONS)
-    try:
-        with log.engine.connect() as connection:
-            return {arm for (arm,) in connection.exec_driver_sql("SELECT DISTINCT arm FROM transitions")}
-    finally:
-        log.engine.dispose()
+    with closing(sqlite3.connect(f"file:{state_dir / TRANSITIONS}?mode=ro", uri=True)) as log:
+        return {arm for (arm,) in log.execute("SELECT DISTINCT arm FROM transitions")}
+
+
+def _tried(client: Client) -> list[str]:
+    """What the status says of the candidate."""
+    return [line for line in client.status().rollout if line.startswith("candidate")]
 
 
 def test_a_nominated_candidate_is_tried_gone_on_with_after_a_restart_and_forgotten_once_withdrawn(
@@ -65,11 +68,15 @@ def test_a_nominated_candidate_is_tried_gone_on_with_after_a_restart_and_forgott
                 version = imported.to_version
                 said = _policy(tmp_path, "nominate", str(version), "--reason", "to be tried")
                 assert said.startswith(f"candidate none -> {version}  (audit ")
+            while not _tried(client):  # the rollout hears of a nomination, or of one before its start, a moment later
+                time.sleep(0.05)
             for prompt, expected in zip(PROMPTS, plain, strict=True):
                 answer = client.generate(prompt, max_new_tokens=180, ignore_eos=True)
                 assert answer.token_ids == expected.token_ids
-            (line,) = [line for line in client.status().rollout if line.startswith("candidate")]
+            (line,) = _tried(client)
             assert f"version {version} against 1" in line
+            while not {"champion", "candidate"} <= _arms(tmp_path):  # each window is drawn for one of them
+                client.generate(PROMPTS[0], max_new_tokens=180, ignore_eos=True)
             if start == 1:
                 assert _policy(tmp_path, "withdraw").startswith(f"candidate {version} -> none")
                 with pytest.raises(ServiceError, match="candidate") as caught:
@@ -78,11 +85,7 @@ def test_a_nominated_candidate_is_tried_gone_on_with_after_a_restart_and_forgott
                 assert "candidate" not in client.status().policies
             assert running.stop() == 0
 
-    assert {"champion", "candidate"} <= _arms(tmp_path)
     rounds = json.loads(respsd("policy", "explain", str(version), "--state-dir", str(tmp_path), "-o", "json"))
     assert rounds
-    log = open_log(tmp_path / TRANSITIONS)
-    with log.engine.connect() as connection:
-        query = "SELECT count(*) FROM rollout_rounds WHERE kind = 'candidate'"
-        assert connection.exec_driver_sql(query).scalar() == 1
-    log.engine.dispose()
+    with closing(sqlite3.connect(tmp_path / TRANSITIONS)) as log:
+        assert log.execute("SELECT count(*) FROM rollout_rounds WHERE kind = 'candidate'").fetchone() == (1,)

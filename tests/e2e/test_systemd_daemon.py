@@ -47,7 +47,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_told_to_stop_while_it_loads_it_ends_at_once_and_in_order(tmp_path: Path) -> None:
     path = tmp_path / "notify"
     with manager(path) as heard:
-        served = DaemonProcess(tmp_path / "state", *tiny_flags(), environment={**STILL, "NOTIFY_SOCKET": str(path)})
+        told = {**STILL, "NOTIFY_SOCKET": str(path), "RESPSD_CALIBRATION__AT_START": "always"}  # it loads for longer
+        served = DaemonProcess(tmp_path / "state", *tiny_flags(), environment=told)
         try:
             until(lambda: "EXTEND_TIMEOUT_USEC" in heard)
             assert served.stop() == 0

@@ -18,11 +18,13 @@ from respsd.service.validation import RequestReader
 from respsd_client import AsyncClient, ServiceError
 from respsd_client.v1 import generation_pb2, generation_pb2_grpc
 
-ENDLESS = {"max_new_tokens": 10**6, "ignore_eos": True}
+ENDLESS = {"max_new_tokens": 10**8, "ignore_eos": True}
+LONGEST = {**ENDLESS, "max_new_tokens": 10**6}
+"""That an answer in one message may be."""
 
 
 def endless_engine(**options: object) -> StubEngine:
-    return StubEngine(context_length=10**7, next_token=lambda *_: ord("x"), **options)  # type: ignore[arg-type]
+    return StubEngine(context_length=10**9, next_token=lambda *_: ord("x"), **options)  # type: ignore[arg-type]
 
 
 async def test_cancel_after_the_first_chunk_frees_the_sequence_within_one_step():
@@ -47,7 +49,7 @@ async def test_deadline_frees_the_sequence_and_is_what_the_caller_sees():
     engine = endless_engine()
     async with served(engine) as server, AsyncClient(server.address) as client:
         with pytest.raises(ServiceError) as caught:
-            await client.generate("x", timeout=0.2, **ENDLESS)
+            await client.generate("x", timeout=0.2, **LONGEST)
         assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
         await eventually(lambda: engine.load().running == 0)
 
@@ -55,7 +57,7 @@ async def test_deadline_frees_the_sequence_and_is_what_the_caller_sees():
 async def test_cancelled_task_frees_the_sequence_of_a_unary_call():
     engine = endless_engine()
     async with served(engine) as server, AsyncClient(server.address) as client:
-        call = asyncio.create_task(client.generate("x", **ENDLESS))
+        call = asyncio.create_task(client.generate("x", **LONGEST))
         await eventually(lambda: engine.load().running == 1)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -101,6 +103,7 @@ async def test_deadline_that_has_passed_never_reaches_the_engine():
         engine.submit = lambda request, deliver: submitted.append(request)  # type: ignore[method-assign]
         engine.tokenizer.encode = slow  # type: ignore[method-assign]
         await run_out_of_time(lambda seconds: client.generate("x", timeout=seconds), read.is_set)
+        await eventually(lambda: not server._calls.active)
         release.set()
         await eventually(encoded.is_set)
         await client.tokenize("x")

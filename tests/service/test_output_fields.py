@@ -13,6 +13,7 @@ from support.models import folders
 from support.serving import eventually, served
 from transformers import AutoModelForCausalLM
 
+from respsd.engine.events import RequestFinished
 from respsd.engine.samples import sample_seed
 from respsd.errors import Overloaded
 from respsd.service.limits import Limits
@@ -226,19 +227,25 @@ async def test_each_sample_comes_under_its_index(client):
 
 
 async def test_samples_that_find_no_room_leave_nothing_behind(rig, client, monkeypatch):
-    submitted, submit = [], rig.engine.submit
+    submitted, ended, submit = [], [], rig.engine.submit
 
     def full_at_third(request, deliver):
         if len(submitted) == 2:
             raise Overloaded("the queue", 2, 2)
         submitted.append(request)
-        submit(request, deliver)
+
+        def noting(event):
+            deliver(event)
+            if isinstance(event, RequestFinished):
+                ended.append(event)
+
+        submit(request, noting)
 
     monkeypatch.setattr(rig.engine, "submit", full_at_third)
     with pytest.raises(ServiceError, match="RESOURCE_EXHAUSTED"):
         await client.generate(PROMPT, n=3, request_id="thrice", max_new_tokens=200, **SAMPLED)
     monkeypatch.setattr(rig.engine, "submit", submit)
-    await eventually(lambda: rig.engine.load().running == 0)
+    await eventually(lambda: len(ended) == 2)
     await client.model_info()  # the service's loop has seen the ends too
     assert (await client.generate(PROMPT, request_id="thrice", max_new_tokens=2)).token_ids
     assert rig.engine.load().kv_tokens_reserved == 0

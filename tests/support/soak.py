@@ -28,10 +28,11 @@ SETTINGS = {
     "RESPSD_CALIBRATION__AT_START": "never",
     "RESPSD_EXPLORATION__SHARE": "0.2",
     "RESPSD_LEARNING__ENABLED": "false",
+    "RESPSD_ROLLOUT__ENABLED": "false",
     "RESPSD_ENGINE__MAX_RUNNING": "8",
     "RESPSD_ENGINE__MAX_WAITING": "16",
 }
-"""So few places that many of the clients find the queue full."""
+"""So few places that many of the clients find the queue full; policies change by hand only."""
 PROMPTS = ("the cat sat on", "then the other hat", [1, 40, 17, 99], [{"role": "user", "content": "a cat?"}])
 SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "top_p": 0.9, "seed": 42}, {"frequency_penalty": 1.5})
 ACTIONS = (None, "off", "4,1,2", "16,4,4", "60,7,10")

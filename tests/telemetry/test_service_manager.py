@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from respsd.engine.api import EngineLoad
 from respsd.telemetry.sdnotify import Notifier
 from respsd.telemetry.service_manager import StatusLine, say_alive, say_status
@@ -74,6 +76,13 @@ async def test_the_status_is_said_at_once() -> None:
     await asyncio.sleep(0)
     task.cancel()
     assert notifier.heard == ["STATUS=fine"]
+
+
+async def test_the_status_is_said_until_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("respsd.telemetry.service_manager.STATUS_SECONDS", 0.0)
+    notifier, lines = Ears(), iter(["fine", "still fine", None, "late"])
+    await say_status(notifier, lambda: next(lines))
+    assert notifier.heard == ["STATUS=fine", "STATUS=still fine"]
 
 
 def test_the_line_has_the_speed_since_the_last_one() -> None:

@@ -27,10 +27,10 @@ async def say_alive(notifier: Notifier, seconds_since_progress: Callable[[], flo
         await asyncio.sleep(watched / 2)
 
 
-async def say_status(notifier: Notifier, describe: Callable[[], str]) -> None:
-    """Keep the line of `systemctl status` fresh; runs until it is cancelled."""
-    while True:
-        notifier.status(describe())
+async def say_status(notifier: Notifier, describe: Callable[[], str | None]) -> None:
+    """Keep the line of `systemctl status` fresh, until it is None: then others say what goes on."""
+    while (line := describe()) is not None:
+        notifier.status(line)
         await asyncio.sleep(STATUS_SECONDS)
 
 

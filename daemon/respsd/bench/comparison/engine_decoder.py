@@ -40,8 +40,12 @@ class EngineDecoder:
         ended: queue.SimpleQueue[RequestFinished | RespsdError] = queue.SimpleQueue()
         started = now()
         watches = [Stopwatch(started) for _ in requests]
-        for request, watch in zip(requests, watches, strict=True):
-            self.measured.engine.submit(request, partial(_deliver, watch, ended))
+        self.measured.log.complete.clear()
+        try:
+            for request, watch in zip(requests, watches, strict=True):
+                self.measured.engine.submit(request, partial(_deliver, watch, ended))
+        finally:
+            self.measured.log.complete.set()
         for _ in requests:
             end = ended.get()
             if isinstance(end, RespsdError):

@@ -6,6 +6,7 @@ controllers; what a step's later windows cost counts from the choice before.
 
 from __future__ import annotations
 
+import threading
 import time
 
 from respsd.control.controller import Controller, Decision, Vector
@@ -21,6 +22,9 @@ class PolicyTime(StepLog):
 
     def __init__(self) -> None:
         super().__init__()
+        self.complete = threading.Event()
+        """Set once a batch's requests are all with the engine: no step begins before, so that they share each."""
+        self.complete.set()
         self._ns = 0
         self._mark = 0
 
@@ -36,6 +40,7 @@ class PolicyTime(StepLog):
 
     def before_batch(self) -> None:
         """A step begins."""
+        self.complete.wait()
         self._mark = time.perf_counter_ns()
 
     def chosen(self) -> None:

@@ -142,13 +142,20 @@ class _SharedSteps(EngineHooks):
 
     def __init__(self) -> None:
         self.done = threading.Event()
+        self.complete = threading.Event()
+        """Set once all streams are with the engine: no step begins before."""
         self._steps: list[StepMeasure] = []
         self._streams = self._wanted = 0
 
     def begin(self, streams: int, steps: int) -> None:
         """Start a visit."""
+        self.complete.clear()
         self._steps, self._streams, self._wanted = [], streams, (steps + _UNCOUNTED) * streams
         self.done.clear()
+
+    def before_batch(self) -> None:
+        """Wait for who is missing."""
+        self.complete.wait()
 
     def after_step(self, arm: str, step: StepMeasure) -> None:
         """Keep it where nobody was missing."""
@@ -192,8 +199,11 @@ def _visit(
             left.release()
 
     log.begin(point.streams, steps)
-    for request in requests:
-        engine.submit(request, deliver)
+    try:
+        for request in requests:
+            engine.submit(request, deliver)
+    finally:
+        log.complete.set()
     log.done.wait()
     for request in requests:
         engine.cancel(request.request_id)
