@@ -56,7 +56,7 @@ def test_every_set_and_method_has_its_figures():
         assert row["time_to_first_token"]["p50"] > 0
         shares = [row["steps"][f"{part}_share"] for part in ("draft", "verify", "overhead")]
         assert sum(shares) == pytest.approx(1.0)
-        assert 0 < row["steps"]["policy_share"] < row["steps"]["overhead_share"]
+        assert 0 < row["steps"]["policy_share"] < 1
     assert (off["ratio"], off["tau"], off["pairs"]) == (1.0, 1.0, 2)
     assert tree["tau"] > 1.0
     assert len(tree["steps"]["acceptance"]) == 4

@@ -188,7 +188,7 @@ def test_a_time_limit_ends_the_output_and_not_the_command(babbling):
         (["hi", "--logprobs", "99"], 2, "logprobs: 99"),
         (["hi", "--time-limit", "0"], 2, "stopping.time_limit_seconds: 0.0"),
         (["hi", "--policy", "nobody"], 4, "'nobody'"),
-        (["hi", "--max-new-tokens", "1000000", "--timeout", "0.1"], 124, "Deadline"),
+        (["hi", "--max-new-tokens", "1000000", "--timeout", "0.1"], 124, "eadline"),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(babbling, arguments, code, words):

@@ -58,9 +58,10 @@ def test_the_client_runs_on_both_ends_of_its_range(tmp_path: Path, end: str) -> 
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True, timeout=300)
     install = [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *requirements(end)]
-    installed = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
-    if installed.returncode:
-        pytest.skip(f"pip cannot install {requirements(end)}: {installed.stderr.strip()[-300:]}")
+    try:
+        subprocess.run(install, capture_output=True, text=True, timeout=300, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        pytest.skip(f"pip cannot install {requirements(end)}: {error}: {str(error.stderr).strip()[-300:]}")
     environment = {**os.environ, "PYTHONPATH": str(CLIENT)}
     with ServerThread(StubEngine(context_length=10**9)) as server:
         command = [str(python), "-W", "error::DeprecationWarning", "-c", PROGRAM, server.address]

@@ -42,7 +42,7 @@ class Inbox:
     def run(self) -> Run:
         """Read to the end."""
         chunks: list[TokensCommitted] = []
-        while isinstance(event := self.events.get(timeout=10), TokensCommitted):
+        while isinstance(event := self.events.get(timeout=60), TokensCommitted):
             chunks.append(event)
         ids = [token for chunk in chunks for token in chunk.token_ids]
         return Run(ids, "".join(chunk.text for chunk in chunks), event, len(chunks))
@@ -159,7 +159,7 @@ def test_text_that_may_begin_a_stop_string_is_held_back_until_it_does_not(make):
     engine = make(next_token=spell("ab!"), tokens_per_step=1)
     inbox = Inbox()
     engine.submit(ask(stop_strings=("abc",)), inbox.events.put)
-    texts = [inbox.events.get(timeout=10).text for _ in range(3)]
+    texts = [inbox.events.get(timeout=60).text for _ in range(3)]
     assert texts == ["", "", "ab!"]
 
 
@@ -167,7 +167,7 @@ def test_characters_of_several_bytes_come_whole(make):
     engine = make(next_token=spell("é€😀"), tokens_per_step=1)
     inbox = Inbox()
     engine.submit(ask(), inbox.events.put)
-    texts = [inbox.events.get(timeout=10).text for _ in range(10)]
+    texts = [inbox.events.get(timeout=60).text for _ in range(10)]
     assert texts == ["", "é", "", "", "€", "", "", "", "😀", ""]
 
 
@@ -201,10 +201,10 @@ def test_cancel_ends_a_request_within_one_step(make):
     inbox = Inbox()
     engine.submit(ask(max_new_tokens=1000), inbox.events.put)
     engine.gate.allow(2)  # the prefill and one step
-    assert len(inbox.events.get(timeout=10).token_ids + inbox.events.get(timeout=10).token_ids) == 3
+    assert len(inbox.events.get(timeout=60).token_ids + inbox.events.get(timeout=60).token_ids) == 3
     engine.cancel("r")
     engine.gate.allow(1)
-    end = inbox.events.get(timeout=10)
+    end = inbox.events.get(timeout=60)
     assert isinstance(end, RequestFinished)
     assert (end.reason, end.usage.completion_tokens) == (FinishReason.CANCELLED, 3)
     assert (engine.load().running, engine.load().waiting) == (0, 0)
@@ -253,7 +253,7 @@ def test_policy_versions_of_the_first_and_last_window_are_reported(make):
     engine.submit(ask(max_new_tokens=4), inbox.events.put)
     engine.gate.allow(2)
     for _ in range(2):
-        inbox.events.get(timeout=10)
+        inbox.events.get(timeout=60)
     engine.champion = 2
     engine.gate.open()
     finished = inbox.run().finished

@@ -186,7 +186,8 @@ def test_drawn_seeds_differ_and_stay_exact_in_json():
     assert all(0 <= seed < 2**53 for seed in seeds)
 
 
-async def test_drain_lets_running_requests_finish_and_refuses_new_ones():
+async def test_drain_lets_running_requests_finish_and_refuses_new_ones(monkeypatch):
+    monkeypatch.setattr("respsd.service.server.FLUSH_SECONDS", 60.0)
     engine = StubEngine()
     async with served(engine) as server, AsyncClient(server.address) as client:
         engine.gate.close()
