@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import models, tiny
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from respsd.clock import SystemClock
 from respsd.drafter_training import run_state
@@ -55,15 +56,33 @@ def _greedy(prompt: list[int], count: int) -> list[int]:
     return out
 
 
+class Products(TorchDispatchMode):
+    """Notes which number formats are multiplied by which, in matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.formats: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm):
+            self.formats |= {each.dtype for each in args if isinstance(each, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
 def _train(
-    answers: Path, folder: Path, options: TrainOptions = OPTIONS, target: Path | None = None, **changes: object
+    answers: Path,
+    folder: Path,
+    options: TrainOptions = OPTIONS,
+    target: Path | None = None,
+    dtype: torch.dtype = torch.float32,
+    **changes: object,
 ) -> Trained:
     return train(
         [answers],
         folder,
         target or models.folders()[0],
         options,
-        dtype=torch.float32,
+        dtype=dtype,
         device=models.CPU,
         clock=SystemClock(),
         schedule=SCHEDULE,
@@ -93,6 +112,16 @@ def test_the_checkpoint_is_one_that_the_engine_loads(uninterrupted: Trained) -> 
     tensors = load_file(uninterrupted.folder / "model.safetensors")
     assert int(tensors["t2d"].sum()) == OPTIONS.draft_vocab
     assert torch.equal(torch.arange(48) + tensors["d2t"], tensors["t2d"].nonzero()[:, 0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_nothing_is_multiplied_in_bfloat16_where_that_is_slow(
+    answers: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """torch's Muon took 60 s a step on a processor that has no such products."""
+    with Products() as products:
+        _train(answers, tmp_path / "run", dataclasses.replace(OPTIONS, epochs=1), dtype=dtype)
+    assert (torch.bfloat16 in products.formats) is (dtype == torch.bfloat16)
 
 
 @pytest.mark.parametrize("save", [2, 3])

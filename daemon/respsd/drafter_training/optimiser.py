@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
+from respsd.drafter_training.muon import Float32Muon
 from respsd.drafter_training.options import TrainOptions
 from respsd.drafter_training.unrolled import UnrolledDrafter
 
@@ -19,7 +20,8 @@ from respsd.drafter_training.unrolled import UnrolledDrafter
 class DrafterOptimiser:
     """Steps the drafter's parameters; its state can be saved and set again exactly."""
 
-    def __init__(self, drafter: UnrolledDrafter, options: TrainOptions, total_steps: int) -> None:
+    def __init__(self, drafter: UnrolledDrafter, options: TrainOptions, total_steps: int, *, half: bool) -> None:
+        """:param half: whether products in bfloat16 are fast"""
         matrices: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, parameter in drafter.named_parameters():
@@ -27,22 +29,16 @@ class DrafterOptimiser:
         self._parameters = [*matrices, *others]
         self._options = options
         self._total_steps = total_steps
+        rate, decay = options.matrix_learning_rate, options.weight_decay
+        muon = (
+            torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+            if half
+            else Float32Muon(matrices, lr=rate, weight_decay=decay)
+        )
+        adamw = torch.optim.AdamW(others, lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=decay)
         self._parts: Mapping[str, tuple[torch.optim.Optimizer, float]] = {
-            "matrices": (
-                torch.optim.Muon(
-                    matrices,
-                    lr=options.matrix_learning_rate,
-                    weight_decay=options.weight_decay,
-                    adjust_lr_fn="match_rms_adamw",
-                ),
-                options.matrix_learning_rate,
-            ),
-            "others": (
-                torch.optim.AdamW(
-                    others, lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=options.weight_decay
-                ),
-                options.learning_rate,
-            ),
+            "matrices": (muon, rate),
+            "others": (adamw, options.learning_rate),
         }
 
     def step(self, number: int) -> float:

@@ -75,7 +75,9 @@ class Trainer:
         self._clock = clock
         self._device = drafter.embedding.device
         self.total_steps = self._count_steps()
-        self._optimiser = DrafterOptimiser(drafter, options, self.total_steps)
+        # Features are in bfloat16 where the machine is fast in it.
+        self._half = labeller.head.dtype != torch.float32
+        self._optimiser = DrafterOptimiser(drafter, options, self.total_steps, half=self._half)
 
     def run(self, evaluated: Callable[[Sequence[Evaluation]], None]) -> Sequence[Evaluation]:
         """Train to the end; `evaluated` gets the curves after each evaluation. Returns them."""
@@ -142,9 +144,7 @@ class Trainer:
             ]
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        """bfloat16 products where the features are in it, which is where the machine is fast in it."""
-        half = self._labeller.head.dtype != torch.float32
-        return torch.autocast(self._device.type, torch.bfloat16) if half else contextlib.nullcontext()
+        return torch.autocast(self._device.type, torch.bfloat16) if self._half else contextlib.nullcontext()
 
     @torch.no_grad()
     def _evaluate(self, step: int, tally: Tally) -> None:
