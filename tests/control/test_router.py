@@ -121,7 +121,7 @@ def test_a_version_that_loads_holds_up_nobody_and_is_not_kept_when_all_are_forgo
 
     def load(version: int) -> Controller:
         loading.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         loads.append(version)
         return Policy(version, "named")
 
@@ -130,7 +130,7 @@ def test_a_version_that_loads_holds_up_nobody_and_is_not_kept_when_all_are_forgo
     made = PolicyRouter({"baseline": baseline, "champion": baseline}, load, RESERVED)
     slow = threading.Thread(target=made.resolve, args=(Speculation(policy="7"),))
     slow.start()
-    assert loading.wait(10)
+    assert loading.wait(60)
     made.swap("champion", Policy(3))
     assert decide(made).policy_version == 3
     made.forget_named()
